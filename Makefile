@@ -1,0 +1,62 @@
+# Two commands: `make run` starts the product, `make test` sets up and runs every check.
+.PHONY: run test setup format lock bench docs clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+UV := $(BIN)/uv
+
+run: .venv/ready
+	@echo "usechat: checking a sample stream"
+	$(BIN)/usechat check docs/samples/hello.sse
+
+test: setup
+	@echo "usechat: format and lint"
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	@echo "usechat: types"
+	$(BIN)/basedpyright --warnings
+	@echo "usechat: layers"
+	$(BIN)/lint-imports --no-cache
+	@echo "usechat: the documents that are made from the tables"
+	$(BIN)/python docs/generate.py --check
+	@echo "usechat: tests"
+	$(BIN)/pytest -n 2 --cov --cov-report=
+	$(BIN)/coverage report --include='src/usechat/protocol/*' --fail-under=100
+	$(BIN)/coverage report --fail-under=95
+
+setup: .venv/ready conformance/node_modules/ready
+
+# uv comes from PyPI into the project's own venv, so that no uv has to be installed on the machine.
+.venv/ready: locks/dev.txt pyproject.toml
+	@echo "usechat: setting up Python packages in .venv"
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	sed -n '/^uv==/,/# via/p' locks/dev.txt > .venv/uv.txt
+	test -x $(UV) || $(BIN)/python -m pip install --quiet --require-hashes -r .venv/uv.txt
+	$(UV) pip sync --python $(BIN)/python --require-hashes locks/dev.txt
+	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+conformance/node_modules/ready: conformance/package-lock.json
+	@echo "usechat: setting up the pinned AI SDK clients in conformance/"
+	cd conformance && npm ci --loglevel=error
+	@touch $@
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: .venv/ready
+	$(BIN)/python docs/generate.py
+
+bench: .venv/ready
+	$(UV) venv --quiet --allow-existing --python $(BIN)/python .venv/bench
+	$(UV) pip sync --python .venv/bench/bin/python --require-hashes locks/bench.txt
+	PYTHONPATH=src .venv/bench/bin/python bench/encode.py
+
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml
+lock: .venv/ready
+	$(COMPILE) --all-extras --group dev -o locks/dev.txt --upgrade
+	$(COMPILE) --group bench -o locks/bench.txt --upgrade
+
+clean:
+	rm -rf .venv conformance/node_modules .coverage .hypothesis

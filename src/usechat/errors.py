@@ -1,0 +1,47 @@
+"""The errors of usechat.
+
+UsechatError
+├── ProtocolError              a stream broke a rule of the UI message stream
+│   ├── LocalProtocolError     our side tried to say something illegal: fix the agent or the mapper
+│   └── RemoteProtocolError    the other side sent something that no client could read
+└── RequestError               a request that cannot be served; `status` is the HTTP status to answer with
+"""
+
+__all__ = ["LocalProtocolError", "ProtocolError", "RemoteProtocolError", "RequestError", "UsechatError"]
+
+
+class UsechatError(Exception):
+    pass
+
+
+class ProtocolError(UsechatError):
+    """A chunk that breaks a rule.
+
+    `chunk` is the chunk's type on the wire, `rule` the rule's name in the tables, `remedy` what to do instead.
+    """
+
+    def __init__(self, problem: str, *, chunk: str, rule: str, remedy: str) -> None:
+        super().__init__(problem, chunk, rule, remedy)
+        self.problem = problem
+        self.chunk = chunk
+        self.rule = rule
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.remedy}"
+
+
+class LocalProtocolError(ProtocolError):
+    pass
+
+
+class RemoteProtocolError(ProtocolError):
+    pass
+
+
+class RequestError(UsechatError):
+    """A bad request. Its text is one plain sentence, written for the person who sent it."""
+
+    def __init__(self, sentence: str, *, status: int = 400) -> None:
+        super().__init__(sentence)
+        self.status = status
