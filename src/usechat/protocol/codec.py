@@ -1,0 +1,128 @@
+"""Chunks to JSON and back."""
+
+import json
+from typing import Any, Final, NamedTuple, NoReturn, cast
+
+import msgspec
+from msgspec import UNSET
+
+from usechat.protocol.chunks import CHUNK_TYPES, Chunk, Data, chunk_type
+from usechat.protocol.rules import local_error, remote_error
+from usechat.protocol.values import VALUE_LIMIT, has_forbidden_key, plain
+
+__all__ = ["Decoded", "clean_chunk", "decode_chunk", "encode_chunk", "parse_json"]
+
+_LIMITED: Final = frozenset(
+    ("input", "output", "data", "messageMetadata", "toolMetadata", "approvalDescriptor", "inputSchemaInput")
+)
+_UNLIMITED: Final = 1 << 62
+_encode = msgspec.json.Encoder().encode
+
+
+class Decoded(NamedTuple):
+    """A chunk, and the fields beside it that its type does not have: strict clients refuse the chunk over one."""
+
+    chunk: Chunk
+    unknown: dict[str, Any]
+
+
+def encode_chunk(chunk: Chunk) -> bytes:
+    """The chunk as one line of JSON; what cannot be encoded costs that value only.
+
+    Raises:
+        LocalProtocolError: a field has a value of the wrong type.
+    """
+    try:
+        payload = _encode(chunk)
+    except (TypeError, ValueError, RecursionError):
+        return _encode(clean_chunk(chunk))
+    if b'__proto__"' in payload or b'"constructor"' in payload:
+        return _encode(clean_chunk(chunk))
+    return payload
+
+
+def clean_chunk(chunk: Chunk, limit: int = VALUE_LIMIT) -> Chunk:
+    """A copy with plain JSON values of at most `limit` bytes each.
+
+    Raises:
+        LocalProtocolError: a field has a value of the wrong type.
+    """
+    kind = type(chunk)
+    wire = {"type": chunk_type(chunk)}
+    for name, attribute in zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True):
+        value = getattr(chunk, attribute)
+        if value is not UNSET:
+            wire[name] = plain(value, limit if name in _LIMITED else _UNLIMITED)
+    try:
+        return msgspec.convert(wire, kind)
+    except msgspec.ValidationError as error:
+        raise local_error("shape", wire["type"], f"The {wire['type']} chunk has a wrong field: {error}.") from None
+
+
+def decode_chunk(payload: str | bytes) -> Decoded:
+    """Read one chunk as the client's parser and schema would.
+
+    Raises:
+        RemoteProtocolError: no client takes it; the error names the chunk and the rule.
+    """
+    wire = _object(payload)
+    name = wire.get("type")
+    kind = _kind(name)
+    try:
+        chunk = msgspec.convert(wire, kind)
+    except msgspec.ValidationError as error:
+        raise remote_error("shape", str(name), f"The {name} chunk has a wrong field: {error}.") from None
+    known = kind.__struct_encode_fields__
+    return Decoded(chunk, {key: value for key, value in wire.items() if key not in known and key != "type"})
+
+
+def _object(payload: str | bytes) -> dict[str, Any]:
+    try:
+        value = parse_json(payload)
+    except ValueError as error:
+        raise remote_error("json", "", f"This is not JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise remote_error("object", "", f"A chunk is a JSON object, not {type(value).__name__}.")
+    wire = cast("dict[str, Any]", value)
+    if has_forbidden_key(wire):
+        problem = "The chunk holds a key that the client's parser refuses."
+        raise remote_error("forbidden-key", str(wire.get("type")), problem)
+    return wire
+
+
+def _kind(name: object) -> type[Chunk]:
+    if isinstance(name, str):
+        if name.startswith("data-"):
+            return Data
+        if name in CHUNK_TYPES:
+            return CHUNK_TYPES[name]
+    raise remote_error("unknown-type", str(name), f"No client knows the chunk type {name!r:.60}.")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON just as strictly as JavaScript does.
+
+    Raises:
+        ValueError: the text is not JSON.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        # msgspec refuses lone surrogates, which JavaScript takes.
+        return _parse_slowly(text)
+
+
+def _parse_slowly(text: str | bytes) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant, parse_int=_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _number(digits: str) -> int | float:
+    # Python refuses to parse very long integers; JavaScript has only floats anyway.
+    return int(digits) if len(digits) < 400 else float(digits)

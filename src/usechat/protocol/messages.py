@@ -1,0 +1,184 @@
+"""The messages of a chat as the client keeps them and POSTs them back, and what each of their parts must look like."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from usechat.errors import RequestError
+
+__all__ = ["IDENTIFIER", "MESSAGE_ID", "Role", "UIMessage", "one_of", "read_message", "shape"]
+
+Role = Literal["system", "user", "assistant"]
+
+
+class UIMessage(msgspec.Struct):
+    """A message of the chat; its parts are the client's JSON, with whatever fields a newer client put there."""
+
+    id: str
+    role: Role
+    parts: list[dict[str, Any]]
+    metadata: Any | UnsetType = UNSET
+
+    @property
+    def text(self) -> str:
+        # Joined with nothing, as the SDK's own pages do: a break that nobody wrote could fall inside a word.
+        return "".join(part["text"] for part in self.parts if part["type"] == "text")
+
+
+# A check gives nothing, or what is wrong: the path below the value and the rest of a sentence (".id is missing").
+_Check = Callable[[Any], str | None]
+
+
+def _of(kind: type, words: str) -> _Check:
+    return lambda value: None if isinstance(value, kind) else f" must be {words}"
+
+
+def _identifier(pattern: str, words: str) -> _Check:
+    matches = re.compile(pattern).fullmatch
+
+    def check(value: Any) -> str | None:
+        return None if isinstance(value, str) and matches(value) else f" must be {words} without control characters"
+
+    return check
+
+
+def one_of(choices: Collection[str]) -> _Check:
+    """Make the check that a value is one of these strings."""
+
+    def check(value: Any) -> str | None:
+        return None if isinstance(value, str) and value in choices else f" must be one of {', '.join(choices)}"
+
+    return check
+
+
+def shape(required: Mapping[str, _Check], optional: Mapping[str, _Check]) -> _Check:
+    """Make the check that a value is an object with these fields; optional ones may be null, others may be there."""
+
+    def check(value: Any) -> str | None:
+        if problem := _OBJECT(value):
+            return problem
+        for name, field in required.items():
+            if problem := field(value[name]) if name in value else " is missing":
+                return f".{name}{problem}"
+        for name, field in optional.items():
+            if value.get(name) is not None and (problem := field(value[name])):
+                return f".{name}{problem}"
+        return None
+
+    return check
+
+
+def _tool(required: Mapping[str, _Check]) -> _Check:
+    common = shape({"toolCallId": IDENTIFIER, "state": one_of(_TOOL_STATES), **required}, _TOOL_OPTIONAL)
+    return lambda part: common(part) or _TOOL_STATES[part["state"]](part)
+
+
+def _part(part: Any) -> str | None:
+    if problem := _TYPED(part):
+        return problem
+    name: str = part["type"]
+    check = _PARTS.get(name) or _PART_FAMILIES.get(name[:5])
+    return check(part) if check else None
+
+
+def _each_part(parts: Any) -> str | None:
+    if problem := _LIST(parts):
+        return problem
+    return next((f"[{n}]{problem}" for n, part in enumerate(parts) if (problem := _part(part))), None)
+
+
+_OBJECT = _of(dict, "an object")
+_LIST = _of(list, "a list")
+_STRING = _of(str, "a string")
+_BOOLEAN = _of(bool, "true or false")
+IDENTIFIER = _identifier(r"[^\x00-\x1f\x7f-\x9f]{1,512}", "a string of 1 to 512 characters")
+MESSAGE_ID = _identifier(r"[^\x00-\x1f\x7f-\x9f]{0,512}", "a string of at most 512 characters")
+
+_ROLE = one_of(("system", "user", "assistant"))
+_MESSAGE = shape({"id": MESSAGE_ID, "role": _ROLE, "parts": _LIST}, {})
+_OLD_MESSAGE = shape({"role": _ROLE, "content": _STRING}, {"id": MESSAGE_ID})
+
+_TYPED = shape({"type": _STRING}, {})
+_METADATA: dict[str, _Check] = {"providerMetadata": _OBJECT}
+_STREAMED: dict[str, _Check] = {"state": _STRING, **_METADATA}
+
+# JSON drops what is undefined, so nothing that may be undefined (input, output, data) is required anywhere.
+_TOOL_OPTIONAL: dict[str, _Check] = {
+    "title": _STRING,
+    "providerExecuted": _BOOLEAN,
+    "preliminary": _BOOLEAN,
+    "callProviderMetadata": _OBJECT,
+    "resultProviderMetadata": _OBJECT,
+    "toolMetadata": _OBJECT,
+}
+_APPROVAL_OPTIONAL: dict[str, _Check] = {"reason": _STRING, "isAutomatic": _BOOLEAN, "signature": _STRING}
+_ASKED = shape({"id": IDENTIFIER}, _APPROVAL_OPTIONAL)
+_ANSWERED = shape({"id": IDENTIFIER, "approved": _BOOLEAN}, _APPROVAL_OPTIONAL)
+_PERHAPS_ANSWERED = shape({"id": IDENTIFIER}, {"approved": _BOOLEAN, **_APPROVAL_OPTIONAL})
+_TOOL_STATES: dict[str, _Check] = {
+    "input-streaming": shape({}, {}),
+    "input-available": shape({}, {}),
+    "approval-requested": shape({"approval": _ASKED}, {}),
+    "approval-responded": shape({"approval": _ANSWERED}, {}),
+    "output-available": shape({}, {"approval": _PERHAPS_ANSWERED}),
+    "output-error": shape({"errorText": _STRING}, {"approval": _PERHAPS_ANSWERED}),
+    # A server may deny a call that nobody was asked about, or that nobody answered; the client posts that back.
+    "output-denied": shape({}, {"approval": _PERHAPS_ANSWERED}),
+}
+
+# A type that is in neither table comes from a newer client and is kept as it is.
+_PARTS: dict[str, _Check] = {
+    "text": shape({"text": _STRING}, {"citations": _LIST, **_STREAMED}),
+    "reasoning": shape({"text": _STRING}, {"id": _STRING, **_STREAMED}),
+    "file": shape(
+        {"mediaType": _STRING, "url": _STRING}, {"filename": _STRING, "providerReference": _OBJECT, **_METADATA}
+    ),
+    "reasoning-file": shape({"mediaType": _STRING, "url": _STRING}, _METADATA),
+    "custom": shape({"kind": _STRING}, _METADATA),
+    "steering-message": shape({"id": _STRING, "parts": _each_part}, {}),
+    "source-url": shape({"sourceId": _STRING, "url": _STRING}, {"title": _STRING, **_METADATA}),
+    "source-document": shape(
+        {"sourceId": _STRING, "mediaType": _STRING, "title": _STRING}, {"filename": _STRING, **_METADATA}
+    ),
+    "step-start": shape({}, {}),
+    "dynamic-tool": _tool({"toolName": _STRING}),
+}
+_PART_FAMILIES: dict[str, _Check] = {"tool-": _tool({}), "data-": shape({}, {"id": _STRING})}
+
+
+def read_message(message: Any, path: str, *, max_parts: int) -> UIMessage:
+    """Check a message that was decoded from JSON; `path` is what an error's sentence calls it.
+
+    Raises:
+        RequestError: The message or a part of it is wrong.
+    """
+    if problem := _message_problem(message, max_parts):
+        raise RequestError(f"{path}{problem}.")
+    if _is_old(message):
+        # Only this form may lack an id.
+        return UIMessage(message.get("id") or "", message["role"], [{"type": "text", "text": message["content"]}])
+    return UIMessage(message["id"], message["role"], message["parts"], message.get("metadata", UNSET))
+
+
+def _is_old(message: Any) -> bool:
+    return message.get("parts") is None and "content" in message
+
+
+def _message_problem(message: Any, max_parts: int) -> str | None:
+    if problem := _OBJECT(message):
+        return problem
+    if _is_old(message):
+        return _OLD_MESSAGE(message)
+    return _MESSAGE(message) or _parts_problem(message["parts"], message["role"], max_parts)
+
+
+def _parts_problem(parts: list[Any], role: Role, most: int) -> str | None:
+    if not parts and role != "assistant":
+        return ".parts must not be empty"
+    if len(parts) > most:
+        return f".parts must not hold more than {most:,} parts"
+    problem = _each_part(parts)
+    return f".parts{problem}" if problem else None

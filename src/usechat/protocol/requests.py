@@ -1,0 +1,170 @@
+"""The chat request as the client POSTs it."""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from usechat.errors import RequestError
+from usechat.protocol.messages import IDENTIFIER, MESSAGE_ID, UIMessage, one_of, read_message, shape
+
+__all__ = ["ChatRequest", "Limits", "Trigger", "decode_request"]
+
+Trigger = Literal["submit-message", "regenerate-message"]
+
+_BODY = shape(
+    {"id": IDENTIFIER}, {"trigger": one_of(("submit-message", "regenerate-message")), "messageId": MESSAGE_ID}
+)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The most that a body may hold: bytes, fields, messages, parts of a message, levels of a message or of a field."""
+
+    body: int = 10 * 1024 * 1024
+    fields: int = 1_000
+    messages: int = 1_000
+    parts: int = 1_000
+    nesting: int = 64
+
+
+_LIMITS = Limits()
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One request of a client.
+
+    `older` are the messages before the last one, as JSON that nobody checked yet; `only_last` says that the client sent
+    no history, so that it has to come from elsewhere; `extra` are the body's fields that the protocol does not know.
+    """
+
+    id: str
+    last: UIMessage
+    older: Sequence[Raw] = ()
+    trigger: Trigger = "submit-message"
+    message_id: str | None = None
+    extra: dict[str, Any] = {}
+    only_last: bool = False
+    limits: Limits = _LIMITS
+
+    @functools.cached_property
+    def messages(self) -> list[UIMessage]:
+        """All messages; the older ones are decoded and checked when this is first read.
+
+        Raises:
+            RequestError: An older message is wrong.
+        """
+        older = [_decode_message(raw, f"messages[{n}]", self.limits) for n, raw in enumerate(self.older)]
+        return [*older, self.last]
+
+    @property
+    def text(self) -> str:
+        """The text of the last message of the user, or "" if there is none.
+
+        Raises:
+            RequestError: The last message is not the user's, and an older one is wrong.
+        """
+        if self.last.role == "user":
+            return self.last.text
+        return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
+
+
+def decode_request(body: bytes, limits: Limits = _LIMITS) -> ChatRequest:
+    """Read the body of a POST; of its messages only the last one is decoded and checked.
+
+    Raises:
+        RequestError: The body cannot be served; status 413 if it is too large, else 400.
+    """
+    if len(body) > limits.body:
+        raise RequestError(f"The body is larger than {limits.body:,} bytes.", status=413)
+    fields = _decode(_FIELDS, body, "The body", "must be a JSON object")
+    if len(fields) > limits.fields:
+        raise RequestError(f"The body must not have more than {limits.fields:,} fields.")
+    only_last = "message" in fields
+    messages = _take_messages(fields, limits)
+    extra = {name: _decode_value(raw, ascii(name[:40]), limits) for name, raw in fields.items()}
+    if problem := _BODY(extra):
+        raise RequestError(f"{problem.removeprefix('.')}.")
+    return ChatRequest(
+        id=extra.pop("id"),
+        last=_decode_message(messages[-1], "message" if only_last else f"messages[{len(messages) - 1}]", limits),
+        older=messages[:-1],
+        trigger=extra.pop("trigger", None) or "submit-message",
+        message_id=extra.pop("messageId", None),
+        extra=extra,
+        only_last=only_last,
+        limits=limits,
+    )
+
+
+def _take_messages(fields: dict[str, Raw], limits: Limits) -> list[Raw]:
+    if ("message" in fields) == ("messages" in fields):
+        raise RequestError("The body must have messages or message, and not both.")
+    if "message" in fields:
+        return [fields.pop("message")]
+    messages = _decode(_ITEMS, fields.pop("messages"), "messages", "must be a list")
+    if not messages:
+        raise RequestError("messages must not be empty.")
+    if len(messages) > limits.messages:
+        raise RequestError(f"messages must not hold more than {limits.messages:,} messages.")
+    return messages
+
+
+def _decode_message(raw: Raw, path: str, limits: Limits) -> UIMessage:
+    return read_message(_decode_value(raw, path, limits), path, max_parts=limits.parts)
+
+
+def _decode_value(raw: Raw, path: str, limits: Limits) -> Any:
+    value = _decode(_VALUE, raw, path, "must not hold a number that is too large")
+    if _is_deeper(value, limits.nesting):
+        raise RequestError(f"{path} must not be nested deeper than {limits.nesting} levels.")
+    return value
+
+
+_CHILDREN: dict[type, Callable[[Any], Iterable[Any]]] = {dict: dict[str, Any].values, list: iter}
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    layer: list[Any] = [[value]]
+    for _ in range(levels + 1):
+        layer = [child for item in layer for child in _CHILDREN[type(item)](item) if type(child) in _CHILDREN]
+        if not layer:
+            return False
+    return True
+
+
+_T = TypeVar("_T")
+_FIELDS = msgspec.json.Decoder(dict[str, Raw])
+_ITEMS = msgspec.json.Decoder(list[Raw])
+_VALUE = msgspec.json.Decoder(Any)
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes | Raw, path: str, rule: str) -> _T:
+    try:
+        try:
+            return decoder.decode(raw)
+        except msgspec.DecodeError:
+            return decoder.decode(_without_lone_surrogates(bytes(raw)))
+    except msgspec.ValidationError:
+        raise RequestError(f"{path} {rule}.") from None
+    except msgspec.DecodeError:
+        raise RequestError(f"{path} is not valid JSON.") from None
+    except UnicodeDecodeError:
+        raise RequestError(f"{path} is not valid UTF-8.") from None
+    except RecursionError:
+        raise RequestError(f"{path} is nested too deeply.") from None
+
+
+# A high half without a low half after it, or a low half without a high half before it.
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+)
+
+
+def _without_lone_surrogates(text: bytes) -> bytes:
+    # A browser sends half an emoji where a string was cut in its middle, and msgspec refuses that. Escaped backslashes
+    # are respelled first, so that every backslash that is left begins an escape.
+    return _LONE_SURROGATE.sub(rb"\\ufffd", text.replace(rb"\\", rb"\u005c"))

@@ -1,0 +1,126 @@
+"""The rules of the UI message stream, by name: what each forbids and what to do instead.
+
+Each has a witness in `conformance/test_rules.py`: a stream that breaks it and a supported client that refuses that
+stream or is left in a broken state. A rule with a `reason` has no such witness and is advice.
+"""
+
+from typing import Final, NamedTuple
+
+from msgspec import UNSET, UnsetType
+
+from usechat.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = ["RULES", "Rule", "local_error", "remote_error"]
+
+
+class Rule(NamedTuple):
+    meaning: str
+    remedy: str
+    reason: str | UnsetType = UNSET
+
+
+RULES: Final[dict[str, Rule]] = {
+    "json": Rule(
+        "An event that is not JSON.",
+        "Send one JSON object in each event, and keep-alives as comments; NaN and Infinity are not JSON.",
+    ),
+    "no-chunks": Rule(
+        "A body without a single event: the client shows no message and no error.",
+        "Send server-sent events: `data:`, the chunk, and a blank line after each.",
+    ),
+    "object": Rule("A chunk that is not a JSON object.", 'Send {"type": …}.'),
+    "forbidden-key": Rule(
+        "A key that the client's parser refuses.",
+        "Rename the keys `__proto__` and `constructor.prototype`.",
+    ),
+    "unknown-type": Rule(
+        "A chunk type that no client knows.",
+        "Send a type of the protocol; for data of your own, `data-<name>` with a `data` field.",
+    ),
+    "shape": Rule(
+        "A field that is missing, null or of the wrong type.",
+        "Send every required field with a value of its type; leave an absent one out instead of null.",
+    ),
+    "unknown-field": Rule(
+        "A field that the chunk's type does not have: releases before 5.0.217, 6.0.231 and 7.0.32 refuse the chunk.",
+        "Leave it out, or send it in `messageMetadata` or in a `data-<name>` chunk.",
+    ),
+    "too-new": Rule(
+        "A chunk type, field or value that is newer than the client.",
+        "Use its older form, or pin a newer client.",
+    ),
+    "late-start": Rule(
+        "A `start` that changes the message id: the client leaves the old message and begins a second one.",
+        "Send `start` with the message id before everything else.",
+    ),
+    "after-error": Rule(
+        "A chunk after `error`: the client reads nothing there.",
+        "Close all parts and send everything before the `error`.",
+    ),
+    "after-end": Rule(
+        "A chunk after `finish` or `abort`.",
+        "Send everything before the last chunk.",
+        "The chat classes read on, but whoever stores the turn or waits for `finish` takes it for the end.",
+    ),
+    "part-not-open": Rule(
+        "A delta or end for a text or reasoning part that is not open.",
+        "Send the part's start first; `finish-step` closes all parts for older clients.",
+    ),
+    "part-open-twice": Rule(
+        "A start for a part that is open already: the first one stays `streaming` for ever.",
+        "Send the part's end first, or use another id.",
+    ),
+    "part-left-open": Rule(
+        "A step or message that ends while a text or reasoning part is open: it stays `streaming` for ever.",
+        "Send the part's end first.",
+    ),
+    "call-unknown": Rule(
+        "A chunk for a tool call that the message does not have.",
+        "Send `tool-input-start` or `tool-input-available` for it first.",
+    ),
+    "call-twice": Rule(
+        "A tool call id that the message has already: older clients overwrite the first call.",
+        "Give each call of a message an id of its own.",
+    ),
+    "call-order": Rule(
+        "A tool chunk that does not follow from the state of its call.",
+        "Follow the order input, approval, output; send nothing for a call that has ended.",
+    ),
+    "call-changed": Rule(
+        "A tool call whose `dynamic`, or whose `toolName` while static, changes from one chunk to the next.",
+        "Keep both the same on all chunks of a call.",
+    ),
+    "call-across-steps": Rule(
+        "Input for a tool call that began in an earlier step: the newest clients make a second part of it.",
+        "Send the whole input of a call in the step in which it began.",
+    ),
+    "call-left-open": Rule(
+        "A message that ends while the input of a tool call is still streaming.",
+        "Send `tool-input-available`, `tool-input-error` or `tool-output-error` for it first.",
+    ),
+    "approval-unknown": Rule(
+        "An answer to an approval that was not requested.",
+        "Send `tool-approval-request` with this id first.",
+    ),
+    "approval-twice": Rule(
+        "An approval id that the message has already.",
+        "Give each approval of a message an id of its own.",
+    ),
+    "resubmits": Rule(
+        "A last step in which every tool call has its result: pages that send automatically post again and again.",
+        "Send `start-step` and then `message-metadata` with `{}`, which makes the page see it, before the last chunk.",
+    ),
+    "no-end": Rule(
+        "A stream that stops without `finish`, `abort` or `error`.",
+        "End every stream with one of the three.",
+        "The client takes what it has and reports success, so a truncated answer looks like a whole one.",
+    ),
+}
+
+
+def local_error(rule: str, chunk: str, problem: str) -> LocalProtocolError:
+    return LocalProtocolError(problem, chunk=chunk, rule=rule, remedy=RULES[rule].remedy)
+
+
+def remote_error(rule: str, chunk: str, problem: str) -> RemoteProtocolError:
+    return RemoteProtocolError(problem, chunk=chunk, rule=rule, remedy=RULES[rule].remedy)

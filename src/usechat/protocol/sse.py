@@ -1,0 +1,121 @@
+"""Server-sent events: bytes out and bytes in, by the event stream grammar of the WHATWG HTML standard (9.2.6)."""
+
+import re
+
+import msgspec
+
+from usechat.errors import RemoteProtocolError
+
+__all__ = ["DONE", "EVENT_NAMES", "KEEP_ALIVE", "OPENED", "SseDecoder", "SseEvent", "encode_event", "event_name"]
+
+DONE = b"data: [DONE]\n\n"
+OPENED = b": stream-open\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+
+# The Agent Ops RFC names these two otherwise than the chunk; every other event is named as its chunk's type.
+EVENT_NAMES = {"start": "message-start", "finish": "message-finish"}
+
+# The name of a data chunk comes from outside: what could break out of its line, or is not plain, is called "data".
+_SAFE_NAME = re.compile(r"[a-z][A-Za-z0-9_.-]{0,127}")
+_UNSAFE_NAME = "data"
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
+
+
+def event_name(chunk_type: str) -> str:
+    """Give the `event:` name of a chunk's type; a name that it gave stays what it is."""
+    name = EVENT_NAMES.get(chunk_type, chunk_type)
+    return name if _SAFE_NAME.fullmatch(name) else _UNSAFE_NAME
+
+
+def encode_event(payload: bytes, *, index: int | None = None, event: str | None = None) -> bytes:
+    """Frame one chunk; `payload` is its JSON on one line, `event` its type, if an `event:` line is wanted."""
+    if event is None:
+        return b"data: %b\n\n" % payload if index is None else b"id: %d\ndata: %b\n\n" % (index, payload)
+    name = event_name(event).encode()
+    if index is None:
+        return b"event: %b\ndata: %b\n\n" % (name, payload)
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (index, name, payload)
+
+
+class SseEvent(msgspec.Struct, frozen=True):
+    """One event; `id` is the last one seen in the stream, `line` where its first data stood, counted from 1."""
+
+    data: str
+    event: str
+    id: str
+    line: int
+
+
+class SseDecoder:
+    """Reads an event stream that comes in pieces of any size; an event that the end cuts off is never given."""
+
+    def __init__(self, *, max_event: int = 32 * 1024 * 1024) -> None:
+        self._max_event = max_event
+        self._unfinished = bytearray()
+        self._after_cr = False
+        self._line = 0
+        self._id = ""
+        self._event = ""
+        self._data: list[bytes] = []
+        self._data_line = 0
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """Take the next bytes and give the events that they complete.
+
+        Raises:
+            RemoteProtocolError: An event is larger than `max_event` bytes; the decoder is of no use afterwards.
+        """
+        if not data:
+            return []
+        # A CR ends its line at once, so the LF of a CRLF may only come with the next piece.
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]
+        self._after_cr = data.endswith(b"\r")
+        *ended, rest = _LINE_END.split(data)
+        if ended and self._unfinished:
+            ended[0] = bytes(self._unfinished) + ended[0]
+            self._unfinished.clear()
+        events = [event for line in ended if (event := self._end_line(line))]
+        self._unfinished += rest
+        self._bound(len(self._unfinished))
+        return events
+
+    def _end_line(self, line: bytes) -> SseEvent | None:
+        self._line += 1
+        self._bound(len(line))
+        self._size += len(line)
+        if self._line == 1:
+            line = line.removeprefix(_BOM)
+        if not line:
+            return self._end_event()
+        field, _, value = line.partition(b":")
+        self._take(field, value.removeprefix(b" "))
+        return None
+
+    def _take(self, field: bytes, value: bytes) -> None:
+        # A comment is a field without a name; it and `retry` are left out like any field that the standard ignores.
+        if field == b"data":
+            self._data_line = self._data_line or self._line
+            self._data.append(value)
+        elif field == b"event":
+            self._event = value.decode(errors="replace")
+        elif field == b"id" and b"\0" not in value:
+            self._id = value.decode(errors="replace")
+
+    def _end_event(self) -> SseEvent | None:
+        text = b"\n".join(self._data).decode(errors="replace")
+        event = SseEvent(text, self._event or "message", self._id, self._data_line) if self._data else None
+        self._event, self._data, self._data_line, self._size = "", [], 0, 0
+        return event
+
+    def _bound(self, line_size: int) -> None:
+        if self._size + line_size > self._max_event:
+            raise RemoteProtocolError(
+                f"An event is larger than {self._max_event:,} bytes.",
+                chunk="",
+                rule="event-too-large",
+                remedy="Send it as smaller chunks, or raise max_event.",
+            )

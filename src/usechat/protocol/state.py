@@ -1,0 +1,326 @@
+"""The state of one stream, which says whether a chunk is legal: by the tables, and by what does not fit them."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar, Final, TypeAlias, cast
+
+from msgspec import UNSET, Struct, UnsetType
+
+from usechat.protocol.chunks import (
+    Abort,
+    Chunk,
+    Data,
+    Error,
+    Finish,
+    FinishStep,
+    MessageMetadata,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    ResetStep,
+    Start,
+    StartStep,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolApprovalRequest,
+    ToolApprovalResponse,
+    ToolInputAvailable,
+    ToolInputDelta,
+    ToolInputError,
+    ToolInputStart,
+    ToolOutputAvailable,
+    ToolOutputDenied,
+    ToolOutputError,
+    chunk_type,
+)
+from usechat.protocol.rules import local_error
+from usechat.protocol.tables import CALLS, MESSAGE, PARTS, CallState, Phase
+
+__all__ = ["Call", "StreamState"]
+
+_TextChunk: TypeAlias = TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
+_InputChunk: TypeAlias = ToolInputStart | ToolInputAvailable | ToolInputError
+_OutputChunk: TypeAlias = ToolOutputAvailable | ToolOutputError
+_Ends: TypeAlias = Finish | Abort | Error
+
+_CLOSED: Final = frozenset[CallState](("done", "failed", "denied"))
+_ANSWERED: Final = frozenset[CallState](("done", "failed", "preliminary"))
+_PART_STATES: Final[dict[str, CallState]] = {
+    "input-streaming": "streaming",
+    "input-available": "available",
+    "approval-requested": "requested",
+    "output-available": "done",
+    "output-error": "failed",
+    "output-denied": "denied",
+}
+
+
+class Call(Struct, eq=False):
+    """A tool call of the message; `step` is the number of the step in which it began."""
+
+    id: str
+    name: str
+    dynamic: bool
+    step: int
+    state: CallState = "new"
+    provider_executed: bool = False
+
+
+class StreamState:
+    """The state of one stream.
+
+    `message_id` and `parts` are those of the message that it continues, if it does. `here` are the calls of the current
+    step. `shown` is the last step that a page knows of: React learns of a new step only with the next chunk that
+    changes the message.
+    """
+
+    def __init__(self, message_id: str | UnsetType = UNSET, parts: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.phase: Phase = "new"
+        self.message_id = message_id
+        self.step = 0
+        self.text: dict[str, None] = {}
+        self.reasoning: dict[str, None] = {}
+        self.calls: dict[str, Call] = {}
+        self.here: list[Call] = []
+        self.approvals: dict[str, Call] = {}
+        for part in parts:
+            self._continue(part)
+        self.shown = self.step
+
+    def apply(self, chunk: Chunk) -> None:
+        """Take the chunk in.
+
+        Raises:
+            LocalProtocolError: it is illegal here; the state is as it was before.
+        """
+        self._MOVES.get(type(chunk), StreamState._anytime)(self, chunk)
+
+    def open_calls(self) -> list[Call]:
+        """The calls that have no result yet."""
+        return [call for call in self.calls.values() if call.state not in _CLOSED]
+
+    def open_here(self) -> bool:
+        """Whether a call of the current step has no result yet."""
+        return any(call.state not in _CLOSED for call in self.here)
+
+    def has_results(self) -> bool:
+        """Whether the current step has results of our own tools and no call without one."""
+        return any(not call.provider_executed for call in self.here) and not self.open_here()
+
+    def resubmits(self, step: int, closing: Collection[Call] = ()) -> bool:
+        """Whether a page that sends automatically posts again if this is the last step and these calls are closed."""
+        calls = [call for call in self.calls.values() if call.step == step and not call.provider_executed]
+        return bool(calls) and all(call.state in _ANSWERED or call in closing for call in calls)
+
+    def _continue(self, part: Mapping[str, Any]) -> None:
+        kind: str = part["type"]
+        if kind == "step-start":
+            self.step += 1
+            self.here = []
+        elif kind == "dynamic-tool" or kind.startswith("tool-"):
+            dynamic = kind == "dynamic-tool"
+            name = part["toolName"] if dynamic else kind.removeprefix("tool-")
+            call = Call(part["toolCallId"], name, dynamic, self.step, _call_state(part))
+            call.provider_executed = part.get("providerExecuted") is True
+            self.calls[call.id] = call
+            self.here.append(call)
+            if isinstance(part.get("approval"), dict):
+                self.approvals[part["approval"]["id"]] = call
+
+    def _enter(self, name: str, move: str = "any other") -> Phase:
+        phase = MESSAGE[move].get(self.phase)
+        if phase is None:
+            rule = "after-error" if self.phase == "failed" else "after-end"
+            raise local_error(rule, name, f"`{name}` comes after the end of the stream.")
+        return phase
+
+    def _anytime(self, chunk: Chunk) -> None:
+        self.phase = self._enter(chunk_type(chunk))
+        if not (isinstance(chunk, Data) and chunk.transient is True):
+            self.shown = self.step
+
+    def _metadata(self, chunk: MessageMetadata) -> None:
+        self.phase = self._enter("message-metadata")
+        if chunk.message_metadata is not None:
+            self.shown = self.step
+
+    def _start(self, chunk: Start) -> None:
+        phase = self._enter("start", "start")
+        known = (UNSET, self.message_id)
+        if self.phase != "new" and chunk.message_id not in known:
+            raise local_error("late-start", "start", "`start` changes the id of a message that has begun.")
+        if chunk.message_id is not UNSET:
+            self.message_id = chunk.message_id
+        self.phase = phase
+
+    def _start_step(self, chunk: StartStep) -> None:
+        self.phase = self._enter("start-step", "start-step")
+        self.step += 1
+        self.here = []
+
+    def _finish_step(self, chunk: FinishStep) -> None:
+        phase = self._enter("finish-step", "finish-step")
+        self._no_open_part("finish-step")
+        self.phase = phase
+
+    def _reset_step(self, chunk: ResetStep) -> None:
+        self.phase = self._enter("reset-step", "reset-step")
+        self.text.clear()
+        self.reasoning.clear()
+        self.here = []
+        self.calls = {id_: call for id_, call in self.calls.items() if call.step != self.step}
+        self.approvals = {id_: call for id_, call in self.approvals.items() if call.step != self.step}
+        self.shown = self.step
+
+    def _end(self, chunk: _Ends) -> None:
+        name = chunk_type(chunk)
+        phase = self._enter(name, name)
+        self._no_open_part(name)
+        for call in self.calls.values():
+            if call.state in ("started", "streaming"):
+                problem = f"`{name}` comes while the input of the call {call.id!r:.60} is streaming."
+                raise local_error("call-left-open", name, problem)
+        shows = isinstance(chunk, Finish) and chunk.message_metadata not in (UNSET, None)
+        if not isinstance(chunk, Error) and self.resubmits(self.step if shows else self.shown):
+            raise local_error("resubmits", name, f"`{name}` comes while all calls of the last step have results.")
+        self.phase = phase
+
+    def _no_open_part(self, name: str) -> None:
+        left = next(iter(self.text), next(iter(self.reasoning), None))
+        if left is not None:
+            raise local_error("part-left-open", name, f"`{name}` comes while the part {left!r:.60} is open.")
+
+    def _text(self, chunk: TextStart | TextDelta | TextEnd) -> None:
+        self._part(chunk, self.text)
+
+    def _reasoning(self, chunk: ReasoningStart | ReasoningDelta | ReasoningEnd) -> None:
+        self._part(chunk, self.reasoning)
+
+    def _part(self, chunk: _TextChunk, parts: dict[str, None]) -> None:
+        name = chunk_type(chunk)
+        phase = self._enter(name)
+        state = PARTS[name].get("open" if chunk.id in parts else "closed")
+        if state is None:
+            rule = "part-open-twice" if chunk.id in parts else "part-not-open"
+            here = "open already" if chunk.id in parts else "not open"
+            raise local_error(rule, name, f"`{name}` for the part {chunk.id!r:.60}, which is {here}.")
+        if state == "open":
+            parts[chunk.id] = None
+        else:
+            del parts[chunk.id]
+        self.phase = phase
+        self.shown = self.step
+
+    def _input(self, chunk: _InputChunk) -> None:
+        name = chunk_type(chunk)
+        dynamic = chunk.dynamic is True
+        call = self.calls.get(chunk.tool_call_id) or Call(chunk.tool_call_id, chunk.tool_name, dynamic, self.step)
+        if call.state not in CALLS[name]:
+            raise local_error(
+                "call-twice", name, f"`{name}` for the call {call.id!r:.60}, which the message has already."
+            )
+        if call.dynamic is not dynamic or (call.name != chunk.tool_name and not dynamic):
+            raise local_error("call-changed", name, f"`{name}` gives the call {call.id!r:.60} another name or kind.")
+        self._in_its_step(call, name)
+        self._follow(call, name, name)
+        if call.id not in self.calls:
+            self.calls[call.id] = call
+            self.here.append(call)
+        _note_execution(call, chunk.provider_executed)
+
+    def _input_delta(self, chunk: ToolInputDelta) -> None:
+        call = self._call(chunk.tool_call_id, "tool-input-delta")
+        self._in_its_step(call, "tool-input-delta")
+        self._follow(call, "tool-input-delta", "tool-input-delta")
+
+    def _output(self, chunk: _OutputChunk) -> None:
+        name = chunk_type(chunk)
+        call = self._call(chunk.tool_call_id, name)
+        if call.dynamic is not (chunk.dynamic is True):
+            raise local_error("call-changed", name, f"`{name}` has not the `dynamic` of its call {call.id!r:.60}.")
+        preliminary = isinstance(chunk, ToolOutputAvailable) and chunk.preliminary is True
+        self._follow(call, name, f"{name}, preliminary" if preliminary else name)
+        _note_execution(call, chunk.provider_executed)
+
+    def _denied(self, chunk: ToolOutputDenied) -> None:
+        self._follow(self._call(chunk.tool_call_id, "tool-output-denied"), "tool-output-denied", "tool-output-denied")
+
+    def _request(self, chunk: ToolApprovalRequest) -> None:
+        name = "tool-approval-request"
+        call = self._call(chunk.tool_call_id, name)
+        if self.approvals.get(chunk.approval_id, call) is not call:
+            raise local_error("approval-twice", name, f"`{name}` uses the id {chunk.approval_id!r:.60} again.")
+        self._follow(call, name, name)
+        self.approvals = {id_: other for id_, other in self.approvals.items() if other is not call}
+        self.approvals[chunk.approval_id] = call
+
+    def _response(self, chunk: ToolApprovalResponse) -> None:
+        name = "tool-approval-response"
+        call = self.approvals.get(chunk.approval_id)
+        if call is None:
+            raise local_error("approval-unknown", name, f"`{name}` for the unknown id {chunk.approval_id!r:.60}.")
+        self._follow(call, name, f"{name}, {'approved' if chunk.approved else 'refused'}")
+        _note_execution(call, chunk.provider_executed)
+
+    def _call(self, call_id: str, name: str) -> Call:
+        call = self.calls.get(call_id)
+        if call is None:
+            raise local_error("call-unknown", name, f"`{name}` for the call {call_id!r:.60}, which is not known.")
+        return call
+
+    def _in_its_step(self, call: Call, name: str) -> None:
+        if call.step != self.step:
+            problem = f"`{name}` for the call {call.id!r:.60}, which began in an earlier step."
+            raise local_error("call-across-steps", name, problem)
+
+    def _follow(self, call: Call, name: str, move: str) -> None:
+        phase = self._enter(name)
+        state = CALLS[move].get(call.state)
+        if state is None:
+            raise local_error("call-order", name, f"`{move}` for the call {call.id!r:.60}, which is {call.state}.")
+        call.state = state
+        self.phase = phase
+        self.shown = self.step
+
+    # Keyed by the class that each move takes, which the type checker cannot follow.
+    _MOVES: ClassVar = cast(
+        "dict[type[Chunk], Callable[[StreamState, Chunk], None]]",
+        {
+            Start: _start,
+            StartStep: _start_step,
+            FinishStep: _finish_step,
+            ResetStep: _reset_step,
+            Finish: _end,
+            Abort: _end,
+            Error: _end,
+            MessageMetadata: _metadata,
+            TextStart: _text,
+            TextDelta: _text,
+            TextEnd: _text,
+            ReasoningStart: _reasoning,
+            ReasoningDelta: _reasoning,
+            ReasoningEnd: _reasoning,
+            ToolInputStart: _input,
+            ToolInputAvailable: _input,
+            ToolInputError: _input,
+            ToolInputDelta: _input_delta,
+            ToolOutputAvailable: _output,
+            ToolOutputError: _output,
+            ToolOutputDenied: _denied,
+            ToolApprovalRequest: _request,
+            ToolApprovalResponse: _response,
+        },
+    )
+
+
+def _call_state(part: Mapping[str, Any]) -> CallState:
+    if part["state"] == "approval-responded":
+        return "approved" if part["approval"]["approved"] else "refused"
+    if part.get("preliminary") is True:
+        return "preliminary"
+    return _PART_STATES[part["state"]]
+
+
+def _note_execution(call: Call, provider_executed: bool | UnsetType) -> None:  # noqa: FBT001
+    if provider_executed is not UNSET:
+        call.provider_executed = provider_executed

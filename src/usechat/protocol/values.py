@@ -1,0 +1,214 @@
+"""Any Python value as JSON that every client takes.
+
+The client's parser ends the stream over `NaN` and over the keys `__proto__` and `constructor.prototype`; Python's
+encoders raise on lone surrogates, unknown types, cycles and depth. Here each of these costs the value concerned,
+never the turn.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import NoneType
+from typing import Any, Final, cast
+
+import msgspec
+
+__all__ = ["MAX_DEPTH", "VALUE_LIMIT", "has_forbidden_key", "mend", "plain"]
+
+VALUE_LIMIT: Final = 1024 * 1024
+"""How many bytes of JSON one value may take on the wire, unless the app says otherwise."""
+
+MAX_DEPTH: Final = 56
+"""A value comes back inside a request, whose nesting is limited to 64 with the message around it."""
+
+_TROUBLE: Final = (TypeError, ValueError, RecursionError, OverflowError)
+_PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_LONE: Final = re.compile("[\ud800-\udfff]")
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_TO_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def mend(text: str) -> str:
+    """Join surrogate pairs that arrived as two halves; put U+FFFD for a lone half."""
+    if text.isascii():
+        return text
+    joined = _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    return _LONE.sub("\ufffd", joined)
+
+
+def plain(value: object, limit: int = VALUE_LIMIT) -> Any:
+    """Copy a value as plain JSON of about `limit` bytes at most, with a short marker where something is left out."""
+    try:
+        payload = _encode(value)
+    except _TROUBLE:
+        return _Copy(limit).of(value)
+    if len(payload) > limit or _suspect(payload):
+        return _Copy(limit).of(value)
+    return msgspec.json.decode(payload)
+
+
+def has_forbidden_key(value: object) -> bool:
+    """Whether the client's parser would refuse the whole chunk because of a key in this JSON value."""
+    nodes = [value]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, list):
+            nodes += cast("list[object]", node)
+        elif isinstance(node, dict):
+            entries = cast("dict[str, object]", node)
+            inner = entries.get("constructor")
+            if "__proto__" in entries or (isinstance(inner, dict) and "prototype" in inner):
+                return True
+            nodes += entries.values()
+    return False
+
+
+def _suspect(payload: bytes) -> bool:
+    return b'"__proto__"' in payload or b'"constructor"' in payload or _too_deep(payload)
+
+
+def _too_deep(payload: bytes) -> bool:
+    if payload.count(b"[") + payload.count(b"{") <= MAX_DEPTH:
+        return False
+    nested = _STRING.sub(b"", payload).translate(_TO_BRACKETS, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        nested = nested.replace(b"[]", b"")
+    return bool(nested)
+
+
+def _foreign(value: object) -> object:
+    """What stands for a value, or a key, of a type that msgspec does not know."""
+    if value is None or isinstance(value, bool):
+        return _encode(value).decode()
+    if isinstance(value, BaseException):
+        # The text of an exception may hold secrets; its type tells enough.
+        return {"error": type(value).__name__}
+    if isinstance(value, os.PathLike):
+        return os.fspath(cast("os.PathLike[str]", value))
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[object, object]", value))
+    if isinstance(value, Collection):
+        return list(cast("Collection[object]", value))
+    return _converted(value)
+
+
+def _converted(value: object) -> object:
+    """The value by the conversion that its own type offers: pydantic's `model_dump`, numpy's `tolist`."""
+    for name, arguments in (("model_dump", {"mode": "json"}), ("model_dump", {}), ("tolist", {})):
+        try:
+            return getattr(value, name)(**arguments)
+        # Foreign code may raise anything, and one value must not cost the turn.
+        except Exception:  # noqa: BLE001, S112
+            continue
+    return f"[{type(value).__name__}]"
+
+
+_encode = msgspec.json.Encoder(enc_hook=_foreign).encode
+
+
+class _Copy:
+    """One slow copy of a value that cannot be encoded as it is."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._path: list[int] = []
+
+    def of(self, value: object) -> Any:
+        if isinstance(value, str):
+            return self._text(mend(value))
+        if id(value) in self._path:
+            return "[circular]"
+        if len(self._path) >= MAX_DEPTH and not isinstance(value, (int, float, NoneType)):
+            return "[nested too deeply]"
+        self._path.append(id(value))
+        try:
+            return self._copy(value)
+        finally:
+            self._path.pop()
+
+    def _copy(self, value: object) -> Any:
+        entries = _entries(value)
+        if entries is not None:
+            return self._object(entries)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return self._array(cast("Collection[object]", value))
+        try:
+            payload = _encode(value)
+        except _TROUBLE:
+            return self.of(_foreign(value))
+        result = msgspec.json.decode(payload)
+        if isinstance(result, (str, list, dict)):
+            return self.of(cast("object", result))
+        self._left -= len(payload)
+        return result
+
+    def _text(self, text: str) -> str:
+        size = len(_encode(text))
+        if size <= self._left:
+            self._left -= size
+            return text
+        kept = text.encode()[: max(self._left, 0)].decode(errors="ignore")
+        self._left = 0
+        return f"{kept}… [{len(text) - len(kept)} more characters left out]"
+
+    def _array(self, items: Iterable[object]) -> list[Any]:
+        result: list[Any] = []
+        for item in items:
+            if self._left <= 0:
+                return [*result, "… [the rest left out]"]
+            self._left -= 1
+            result.append(self.of(item))
+        return result
+
+    def _object(self, entries: Iterable[tuple[object, object]]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key, child in entries:
+            if self._left <= 0:
+                return {**result, "…": "[the rest left out]"}
+            name = _name(key)
+            self._left -= len(name) + 4
+            copied = self.of(child)
+            result[_free(_harmless(name, copied), result)] = copied
+        return result
+
+
+def _entries(value: object) -> Iterable[tuple[object, object]] | None:
+    """The keys and values of an object-like value; None for every other value."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[object, object]", value).items()
+    if isinstance(value, msgspec.Struct):
+        return _struct_entries(value)
+    kind = type(value)
+    names: Iterable[str] = getattr(kind, "__dataclass_fields__", ())
+    names = names or [attribute.name for attribute in getattr(kind, "__attrs_attrs__", ())]
+    return [(name, getattr(value, name, None)) for name in names] or None
+
+
+def _struct_entries(value: msgspec.Struct) -> Iterator[tuple[object, object]]:
+    if value.__struct_config__.tag is not None:
+        yield value.__struct_config__.tag_field, value.__struct_config__.tag
+    for wire, attribute in zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True):
+        child = getattr(value, attribute)
+        if child is not msgspec.UNSET:
+            yield wire, child
+
+
+def _name(key: object) -> str:
+    """A key as JavaScript would have it: a string, or the JSON text of what is none."""
+    name = plain(key)
+    return name if isinstance(name, str) else _encode(name).decode()
+
+
+def _harmless(name: str, child: object) -> str:
+    if name == "__proto__":
+        return "_proto_"
+    if name == "constructor" and isinstance(child, dict) and "prototype" in child:
+        return "_constructor"
+    return name
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    while name in taken:
+        name = f"_{name}"
+    return name

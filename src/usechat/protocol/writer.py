@@ -1,0 +1,375 @@
+"""The writer of one assistant message: it opens and closes parts and steps, so that nobody else has to."""
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from msgspec import UNSET, UnsetType
+
+from usechat.protocol.chunks import (
+    Abort,
+    Chunk,
+    Custom,
+    Data,
+    Error,
+    File,
+    Finish,
+    FinishReason,
+    FinishStep,
+    MessageMetadata,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningFile,
+    ReasoningStart,
+    SourceDocument,
+    SourceUrl,
+    Start,
+    StartStep,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolApprovalRequest,
+    ToolInputAvailable,
+    ToolInputDelta,
+    ToolInputError,
+    ToolInputStart,
+    ToolOutputAvailable,
+    ToolOutputDenied,
+    ToolOutputError,
+)
+from usechat.protocol.clients import CLIENTS, ClientName
+from usechat.protocol.closing import End, closing, closing_parts, with_input
+from usechat.protocol.codec import clean_chunk
+from usechat.protocol.messages import UIMessage
+from usechat.protocol.state import Call, StreamState
+from usechat.protocol.values import VALUE_LIMIT, mend, plain
+
+__all__ = ["MessageWriter"]
+
+_Kind = Literal["text", "reasoning"]
+_STARTS: Final = {"text": TextStart, "reasoning": ReasoningStart}
+_DELTAS: Final = {"text": TextDelta, "reasoning": ReasoningDelta}
+_ENDS: Final = {"text": TextEnd, "reasoning": ReasoningEnd}
+_CONTENT: Final = (TextStart, ReasoningStart, ToolInputStart, ToolInputAvailable, ToolInputError)
+_WHOLE: Final = (SourceUrl, SourceDocument, File, ReasoningFile, Custom)
+_DECIDES_STEP: Final = frozenset[type[Chunk]](
+    (
+        StartStep,
+        ToolInputStart,
+        ToolInputAvailable,
+        ToolInputError,
+        ToolOutputAvailable,
+        ToolOutputError,
+        ToolOutputDenied,
+    )
+)
+
+
+class MessageWriter:
+    """Writes one message; every method returns the chunks that it caused, in the form that the client takes.
+
+    `continues` is the assistant message that the turn goes on with: its id is used again and its open calls are known.
+    What is written to one lane never mixes with the text of another; a tool call belongs to the lane that made it.
+    A tool call id that the message has already gets another one on the wire.
+    """
+
+    def __init__(
+        self,
+        message_id: str,
+        *,
+        new_id: Callable[[], str],
+        client: ClientName = "portable",
+        continues: UIMessage | None = None,
+        value_limit: int = VALUE_LIMIT,
+    ) -> None:
+        self.message_id = message_id if continues is None else continues.id
+        self.state = StreamState(self.message_id, () if continues is None else continues.parts)
+        self._new_id = new_id
+        self._fit = CLIENTS[client].fit
+        self._limit = value_limit
+        self._written: list[Chunk] = []
+        self._lanes: dict[str, tuple[_Kind, str]] = {}
+        self._halves: dict[str, str] = {}
+        self._call_ids: dict[str, str] = {}
+        self._step_asked = False
+        self._step_due = self.state.has_results()
+
+    def start(self, metadata: Any = UNSET) -> list[Chunk]:
+        """Begin the message, with the first of its metadata; the first other call does it if nobody did."""
+        if self.state.phase == "new":
+            self._put(Start(self.message_id, self._value(metadata)))
+        elif metadata is not UNSET:
+            self._put(MessageMetadata(self._value(metadata)))
+        return self._take()
+
+    def text(self, delta: str, *, lane: str = "") -> list[Chunk]:
+        return self._write("text", delta, lane)
+
+    def reasoning(self, delta: str, *, lane: str = "") -> list[Chunk]:
+        return self._write("reasoning", delta, lane)
+
+    def end_part(self, *, lane: str = "") -> list[Chunk]:
+        """End the lane's open text or reasoning, so that what follows is a part of its own."""
+        self._end_part(lane)
+        return self._take()
+
+    def tool_input_start(
+        self,
+        call_id: str,
+        name: str,
+        *,
+        lane: str = "",
+        dynamic: bool = False,
+        provider_executed: bool | UnsetType = UNSET,
+        title: str | UnsetType = UNSET,
+    ) -> list[Chunk]:
+        self._prepare_call(lane)
+        call_id = self._fresh(call_id)
+        self._put(ToolInputStart(call_id, mend(name), provider_executed, _true(dynamic), title))
+        return self._take()
+
+    def tool_input_delta(self, call_id: str, delta: str) -> list[Chunk]:
+        delta = self._whole(f"call {call_id}", delta)
+        if delta:
+            self._put(ToolInputDelta(self._call_ids.get(call_id, call_id), delta))
+        return self._take()
+
+    def tool_input(
+        self,
+        call_id: str,
+        name: str,
+        value: Any,
+        *,
+        lane: str = "",
+        dynamic: bool = False,
+        provider_executed: bool | UnsetType = UNSET,
+        title: str | UnsetType = UNSET,
+    ) -> list[Chunk]:
+        """The whole input of a call, whether its beginning was streamed or not."""
+        call = self._streaming(call_id)
+        if call is None:
+            self._prepare_call(lane)
+            call = Call(self._fresh(call_id), mend(name), dynamic, self.state.step)
+        value = plain(value, self._limit)
+        self._put(ToolInputAvailable(call.id, call.name, value, provider_executed, _true(call.dynamic), title))
+        return self._take()
+
+    def tool_input_error(
+        self, call_id: str, name: str, value: Any, error_text: str, *, lane: str = "", dynamic: bool = False
+    ) -> list[Chunk]:
+        """An input that the tool could not be called with; `value` is what was given, of whatever shape."""
+        call = self._streaming(call_id)
+        if call is None:
+            self._prepare_call(lane)
+            call = Call(self._fresh(call_id), mend(name), dynamic, self.state.step)
+        value = plain(value, self._limit)
+        self._put(ToolInputError(call.id, call.name, value, mend(error_text), dynamic=_true(call.dynamic)))
+        return self._take()
+
+    def tool_output(self, call_id: str, output: Any, *, preliminary: bool = False) -> list[Chunk]:
+        """The result of a call; a preliminary one is replaced by the next."""
+        call_id, dynamic = self._before_result(call_id)
+        output = plain(output, self._limit)
+        self._put(ToolOutputAvailable(call_id, output, dynamic=dynamic, preliminary=_true(preliminary)))
+        return self._take()
+
+    def tool_error(self, call_id: str, error_text: str) -> list[Chunk]:
+        call_id, dynamic = self._before_result(call_id)
+        self._put(ToolOutputError(call_id, mend(error_text), dynamic=dynamic))
+        return self._take()
+
+    def tool_denied(self, call_id: str) -> list[Chunk]:
+        """The call is not carried out: after the user's refusal, or, as an error, by a decision of the server."""
+        call = self.state.calls.get(self._call_ids.get(call_id, call_id))
+        if call is None or call.state != "refused":
+            return self.tool_error(call_id, "The call was denied.")
+        self._put(ToolOutputDenied(call.id))
+        return self._take()
+
+    def approval_request(
+        self,
+        call_id: str,
+        *,
+        approval_id: str | None = None,
+        reason: str | UnsetType = UNSET,
+        signature: str | UnsetType = UNSET,
+    ) -> list[Chunk]:
+        approval_id = self._new_id() if approval_id is None else approval_id
+        self._put(ToolApprovalRequest(approval_id, self._call_ids.get(call_id, call_id), signature, reason))
+        return self._take()
+
+    def source_url(self, url: str, *, title: str | UnsetType = UNSET, source_id: str | None = None) -> list[Chunk]:
+        return self.send(SourceUrl(source_id or self._new_id(), url, title))
+
+    def source_document(
+        self, title: str, media_type: str, *, filename: str | UnsetType = UNSET, source_id: str | None = None
+    ) -> list[Chunk]:
+        return self.send(SourceDocument(source_id or self._new_id(), media_type, title, filename))
+
+    def file(self, url: str, media_type: str) -> list[Chunk]:
+        return self.send(File(url, media_type))
+
+    def data(
+        self,
+        name: str,
+        value: Any,
+        *,
+        id: str | UnsetType = UNSET,  # noqa: A002
+        transient: bool = False,
+    ) -> list[Chunk]:
+        """Data of the app's own, as `data-<name>`; with an id it replaces the part that has the same one."""
+        return self.send(Data(f"data-{name}", value, id, _true(transient)))
+
+    def metadata(self, value: Any) -> list[Chunk]:
+        return self.send(MessageMetadata(value))
+
+    def step(self) -> list[Chunk]:
+        """Begin a new step, as soon as no tool input is streaming."""
+        self._step_asked = self.state.shown == self.state.step or self.state.phase != "step"
+        self._consider_step()
+        if self._step_due:
+            self._open_step()
+        return self._take()
+
+    def send(self, chunk: Chunk) -> list[Chunk]:
+        """Write a chunk as it is, with its values made plain.
+
+        Raises:
+            LocalProtocolError: the chunk is illegal here, or the client has no form of it.
+        """
+        chunk = clean_chunk(chunk, self._limit)
+        if isinstance(chunk, Start):
+            return self.start(chunk.message_metadata)
+        if isinstance(chunk, Finish | Abort | Error):
+            return self._end(chunk)
+        if isinstance(chunk, _CONTENT):
+            self._content()
+        elif isinstance(chunk, _WHOLE):
+            self._enter_step()
+        self._put(chunk)
+        return self._take()
+
+    def finish(self, reason: FinishReason = "stop", metadata: Any = UNSET) -> list[Chunk]:
+        """End the message; with `tool-calls`, calls that wait for the browser or for an approval stay open."""
+        return self._end(Finish(reason, self._value(metadata)))
+
+    def abort(self, reason: str | UnsetType = UNSET) -> list[Chunk]:
+        """End the message because somebody stopped it."""
+        return self._end(Abort(reason))
+
+    def fail(self, error_text: str) -> list[Chunk]:
+        """End the message with an error, whose text the user sees."""
+        return self._end(Error(mend(error_text)))
+
+    def _take(self) -> list[Chunk]:
+        # What was written before an error is kept here until the next call returns it.
+        written, self._written = self._written, []
+        return written
+
+    def _put(self, chunk: Chunk) -> None:
+        if self.state.phase == "new" and not isinstance(chunk, Start):
+            self._put(Start(self.message_id))
+        fitted = self._fit(chunk, self.state)
+        self.state.apply(chunk)
+        self._written += fitted
+        if type(chunk) in _DECIDES_STEP:
+            self._consider_step()
+
+    def _value(self, value: Any) -> Any:
+        return UNSET if value is UNSET else plain(value, self._limit)
+
+    def _end(self, last: End) -> list[Chunk]:
+        for lane in list(self._lanes):
+            self._end_part(lane)
+        for chunk in list(closing(self.state, last)):
+            self._put(chunk)
+        return self._take()
+
+    def _write(self, kind: _Kind, delta: str, lane: str) -> list[Chunk]:
+        if self._halves or not delta.isascii():
+            delta = self._whole(f"{kind} {lane}", delta)
+        if not delta:
+            return self._take()
+        self._content()
+        part = self._lanes.get(lane)
+        if part is None or part[0] != kind:
+            part = self._begin_part(kind, lane)
+        self._put(_DELTAS[kind](part[1], delta))
+        return self._take()
+
+    def _begin_part(self, kind: _Kind, lane: str) -> tuple[_Kind, str]:
+        self._end_part(lane)
+        part = (kind, self._new_id())
+        self._put(_STARTS[kind](part[1]))
+        self._lanes[lane] = part
+        return part
+
+    def _end_part(self, lane: str) -> None:
+        part = self._lanes.pop(lane, None)
+        if part is None:
+            return
+        kind, id_ = part
+        if self._halves.pop(f"{kind} {lane}", None):
+            self._put(_DELTAS[kind](id_, "\ufffd"))
+        self._put(_ENDS[kind](id_))
+
+    def _whole(self, owner: str, text: str) -> str:
+        """Keep back half a character at the end of a delta: the next delta has the other half."""
+        text = self._halves.pop(owner, "") + text
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            self._halves[owner] = text[-1]
+            text = text[:-1]
+        return mend(text)
+
+    def _content(self) -> None:
+        """Open a step for what follows, where one is due or none is open."""
+        if self._step_due:
+            self._open_step()
+        elif self.state.phase != "step":
+            self._enter_step()
+
+    def _enter_step(self) -> None:
+        # The results of a continued message's open calls belong before its next step.
+        if self.state.phase in ("new", "open") and not self.state.open_here():
+            self._put(StartStep())
+
+    def _consider_step(self) -> None:
+        streaming = any(call.state in ("started", "streaming") for call in self.state.here)
+        self._step_due = not streaming and (self._step_asked or self.state.has_results())
+
+    def _open_step(self) -> None:
+        for lane in list(self._lanes):
+            self._end_part(lane)
+        for chunk in list(closing_parts(self.state)):
+            self._put(chunk)
+        if self.state.phase == "step":
+            self._put(FinishStep())
+        self._step_asked = False
+        self._put(StartStep())
+
+    def _prepare_call(self, lane: str) -> None:
+        self._content()
+        self._end_part(lane)
+
+    def _fresh(self, call_id: str) -> str:
+        wire_id = mend(call_id)
+        while wire_id in self.state.calls:
+            wire_id = self._new_id()
+        self._call_ids[call_id] = wire_id
+        return wire_id
+
+    def _streaming(self, call_id: str) -> Call | None:
+        call = self.state.calls.get(self._call_ids.get(call_id, call_id))
+        return call if call is not None and call.state in ("started", "streaming") else None
+
+    def _before_result(self, call_id: str) -> tuple[str, bool | UnsetType]:
+        call_id = self._call_ids.get(call_id, call_id)
+        call = self.state.calls.get(call_id)
+        if call is None:
+            return call_id, UNSET
+        for chunk in list(with_input(call, self.state.step)):
+            self._put(chunk)
+        return call_id, _true(call.dynamic)
+
+
+def _true(flag: bool) -> bool | UnsetType:  # noqa: FBT001
+    return True if flag else UNSET
