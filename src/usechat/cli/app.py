@@ -1,0 +1,30 @@
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from usechat.cli.check import check
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Serve any Python agent to the AI SDK's useChat().",
+)
+app.command()(check)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001
+    if wanted:
+        typer.echo(f"usechat {version('usechat')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+) -> None:
+    """The options that stand before a command."""
