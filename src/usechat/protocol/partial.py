@@ -38,20 +38,22 @@ _ENDINGS: Final = {
     **dict.fromkeys(("object", "key", "after-key", "member", "after-member", "object-comma"), "}"),
     **dict.fromkeys(("array", "after-item", "array-comma"), "]"),
 }
-_PLAIN: Final = re.compile(r'[^"\\]+')
+_SPECIAL: Final = re.compile(r'["\\]')
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
 def parse_partial(text: str) -> Any:
     """The value of a JSON text or of its beginning; UNSET where the client has none."""
-    for candidate in (text, _Scan(text).repaired):
-        try:
-            value = parse_json(candidate)
-        except ValueError:
-            continue
-        if not has_forbidden_key(value):
-            return value
-    return UNSET
+    value = _parse(text)
+    return _parse(_Scan(text).repaired) if value is UNSET else value
+
+
+def _parse(text: str) -> Any:
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return UNSET
+    return UNSET if has_forbidden_key(value) else value
 
 
 class _Scan:
@@ -111,8 +113,9 @@ class _Scan:
         if char == '"':
             self._open.pop()
             self._good = index + 1
-        elif plain := _PLAIN.match(self._text, index):
-            self._good = plain.end()
+        else:
+            special = _SPECIAL.search(self._text, index)
+            self._good = special.start() if special else len(self._text)
         return self._good
 
     def _escape(self, char: str, index: int) -> None:
