@@ -1,0 +1,92 @@
+"""Writes the parts of the documents that are made from the tables; with --check it only tells what is out of date."""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from usechat.protocol.chunks import CHUNK_TYPES
+from usechat.protocol.clients import CLIENTS, FIELDS, LOOSE, TYPES, VALUES, Client, Release, Since
+from usechat.protocol.rules import RULES
+from usechat.protocol.tables import CALLS, MESSAGE, PARTS
+
+DOCS = Path(__file__).parent
+BLOCK = re.compile(r"(<!-- begin: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def diagram(table: Mapping[str, Mapping[Any, str]]) -> str:
+    moves: dict[tuple[str, str], list[str]] = {}
+    for chunk, row in table.items():
+        for before, after in row.items():
+            moves.setdefault((before, after), []).append(chunk)
+    lines = [f"    {before} --> {after}: {' | '.join(chunks)}" for (before, after), chunks in moves.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```", ""])
+
+
+def rules() -> str:
+    rows = [f"| `{name}` | {rule.meaning} | {rule.remedy} |" for name, rule in RULES.items()]
+    return "\n".join(["| rule | what it forbids | what to do instead |", "|---|---|---|", *rows, ""])
+
+
+def chunks() -> str:
+    rows = [
+        line
+        for name, kind in CHUNK_TYPES.items()
+        for line in [
+            f"| `{name}` | {_required(name, kind.__struct_encode_fields__)} | {_since(TYPES[name])} |",
+            *(f"| | `{field}` | {_since(since)} |" for field, since in FIELDS.get(name, {}).items()),
+            *(f"| | `{row[1]}` = `{row[2]}` | {_since(since)} |" for row, since in VALUES.items() if row[0] == name),
+        ]
+    ]
+    head = ["| chunk | field | 5 | 6 | 7 |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows, f"| any | a field that the type does not have | {_since(LOOSE)} |", ""])
+
+
+def clients() -> str:
+    rows = [
+        f"| `{client.name}` | {', '.join(f'{release}+' for release in client.oldest)} | {_older(client)} |"
+        for client in CLIENTS.values()
+    ]
+    return "\n".join(["| client | releases | chunks that are sent in an older form |", "|---|---|---|", *rows, ""])
+
+
+def _required(name: str, fields: tuple[str, ...]) -> str:
+    required = [f"`{field}`" for field in fields if field not in FIELDS.get(name, {}) and field != "type"]
+    return ", ".join(required)
+
+
+def _since(since: Since) -> str:
+    return " | ".join("–" if patch is None else str(Release(major, patch)) for major, patch in enumerate(since, 5))
+
+
+def _older(client: Client) -> str:
+    names = [name for name, since in TYPES.items() if not client.takes(since) and name not in client.passes]
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "message": lambda: diagram(MESSAGE),
+    "part": lambda: diagram({name: row for name, row in PARTS.items() if name.startswith("text")}),
+    "call": lambda: diagram(CALLS),
+    "rules": rules,
+    "chunks": chunks,
+    "clients": clients,
+}
+
+
+def main() -> None:
+    stale: list[str] = []
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        fresh = BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block[2]]()}\n{block[3]}", text)
+        if fresh != text and "--check" in sys.argv:
+            stale.append(str(page.relative_to(DOCS.parent)))
+        elif fresh != text:
+            page.write_text(fresh, encoding="utf-8")
+    if stale:
+        sys.exit(f"Made from the tables and out of date: {', '.join(stale)}. Run: make docs")
+
+
+if __name__ == "__main__":
+    main()
