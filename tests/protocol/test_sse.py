@@ -211,5 +211,5 @@ def test_an_event_beyond_the_bound_is_an_error_in_whatever_pieces_it_comes(body:
         "An event is larger than 12 bytes.",
         "",
         "event-too-large",
-        "Send it as smaller chunks, or raise max_event.",
+        "Send large values in parts, or by reference.",
     )

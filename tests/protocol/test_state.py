@@ -87,7 +87,7 @@ def test_a_whole_turn_is_legal() -> None:
 
 
 ILLEGAL: Sequence[tuple[str, Sequence[Chunk], Chunk]] = [
-    ("late-start", [Start("m")], Start("other")),
+    ("late-start", [Start("m"), TextStart("t")], Start("other")),
     ("late-start", [TextStart("t")], Start("m")),
     ("after-end", [Finish()], TextStart("t")),
     ("after-end", [Abort()], Finish()),
@@ -116,6 +116,7 @@ ILLEGAL: Sequence[tuple[str, Sequence[Chunk], Chunk]] = [
     ("call-twice", [INPUT, OUTPUT, StartStep()], ToolInputError("c", "search", {}, "x")),
     ("call-order", [INPUT], ToolInputDelta("c", "x")),
     ("call-order", [INPUT], ToolOutputDenied("c")),
+    ("call-order", [ToolInputError("c", "search", {}, "x")], OUTPUT),
     ("call-order", [INPUT, OUTPUT], ToolApprovalRequest("a", "c")),
     ("call-order", [INPUT, ToolApprovalRequest("a", "c")], OUTPUT),
     ("call-order", [INPUT, ToolApprovalRequest("a", "c"), ToolApprovalResponse("a", approved=False)], OUTPUT),
@@ -152,7 +153,7 @@ def test_an_illegal_chunk_raises_and_changes_nothing(rule: str, before: Sequence
 
 
 LEGAL: Sequence[Sequence[Chunk]] = [
-    [Start("m"), Start(), Start("m")],
+    [Start("m"), Start("other"), Start(), Start("other"), TextStart("t"), Start("other")],
     [FinishStep(), StartStep(), StartStep(), FinishStep(), Finish()],
     [TextStart("t"), ReasoningStart("t"), StartStep(), TextEnd("t"), ReasoningEnd("t"), Abort()],
     [INPUT, StartStep(), OUTPUT, ToolOutputAvailable("c", 2), Finish()],
@@ -215,8 +216,13 @@ def test_a_continued_message_brings_its_calls() -> None:
     assert [call.id for call in state.here] == ["b", "c", "d", "e"]
     assert {id_: call.id for id_, call in state.approvals.items()} == {"p": "c", "q": "d", "r": "e"}
     assert state.calls["a"].provider_executed
-    with pytest.raises(LocalProtocolError, match="changes the id"):
-        state_after([Start("m"), StartStep(), Start("x")])
+
+
+def test_only_a_whole_input_follows_one_that_an_earlier_stream_began() -> None:
+    begun: dict[str, Any] = {"type": "tool-search", "toolCallId": "c", "state": "input-streaming"}
+    with pytest.raises(LocalProtocolError, match="which is cut"):
+        state_after([ToolInputDelta("c", "{}")], [begun])
+    assert state_after([INPUT], [begun]).calls["c"].state == "available"
 
 
 def test_a_continuation_may_answer_calls_of_the_message() -> None:

@@ -299,7 +299,7 @@ def test_every_other_end_closes_all_calls(
 def test_an_unanswered_refusal_ends_as_denied(new_id: Callable[[], str]) -> None:
     refused: dict[str, Any] = {"type": "tool-rm", "toolCallId": "c", "state": "approval-responded", "input": {}}
     writer = continuing(new_id, {**refused, "approval": {"id": "p", "approved": False}})
-    assert writer.abort() == [Start("a-1"), ToolOutputDenied("c"), Abort()]
+    assert writer.abort() == [Start("a-1"), ToolOutputDenied("c"), *QUIET_STEP, Abort()]
 
 
 def test_whole_parts_open_a_step_and_get_ids(writer: MessageWriter) -> None:

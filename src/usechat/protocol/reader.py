@@ -79,6 +79,7 @@ class MessageReader:
         self._parts: dict[str, dict[str, _OpenText]] = {"text": {}, "reasoning": {}}
         self._inputs: dict[str, _OpenInput] = {}
         self._failed = False
+        self.wrong_inputs: set[str] = set()
         if message is not None:
             self._message = msgspec.convert(msgspec.to_builtins(message), UIMessage)
             self._continue_inputs()
@@ -110,6 +111,10 @@ class MessageReader:
         for open_input in self._inputs.values():
             _settle_input(open_input)
         return self._message
+
+    def open_id(self, part: Part) -> str | None:
+        """The id by which the stream goes on with a text part; None if it is closed."""
+        return next((id_ for id_, text in self._parts["text"].items() if text.part is part), None)
 
     def _continue_inputs(self) -> None:
         for part in self._step_parts():
@@ -215,6 +220,7 @@ class MessageReader:
         else:
             part = self._put(self._in_step(chunk.tool_call_id, None), chunk, "output-error")
             part["errorText"] = chunk.error_text
+            self.wrong_inputs.add(chunk.tool_call_id)
         part["input"] = chunk.input
 
     def _output(self, chunk: _ToolOutput) -> None:

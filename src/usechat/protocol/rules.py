@@ -110,6 +110,11 @@ RULES: Final[dict[str, Rule]] = {
         "A last step in which every tool call has its result: pages that send automatically post again and again.",
         "Send `start-step` and then `message-metadata` with `{}`, which makes the page see it, before the last chunk.",
     ),
+    "event-too-large": Rule(
+        "An event that is larger than the reader allows.",
+        "Send large values in parts, or by reference.",
+        "It is a bound of our own reader, which protects its memory; a browser has none.",
+    ),
     "no-end": Rule(
         "A stream that stops without `finish`, `abort` or `error`.",
         "End every stream with one of the three.",

@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from usechat.errors import RemoteProtocolError
+from usechat.protocol.rules import remote_error
 
 __all__ = ["DONE", "EVENT_NAMES", "KEEP_ALIVE", "OPENED", "SseDecoder", "SseEvent", "encode_event", "event_name"]
 
@@ -113,9 +113,4 @@ class SseDecoder:
 
     def _bound(self, line_size: int) -> None:
         if self._size + line_size > self._max_event:
-            raise RemoteProtocolError(
-                f"An event is larger than {self._max_event:,} bytes.",
-                chunk="",
-                rule="event-too-large",
-                remedy="Send it as smaller chunks, or raise max_event.",
-            )
+            raise remote_error("event-too-large", "", f"An event is larger than {self._max_event:,} bytes.")

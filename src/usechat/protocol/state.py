@@ -34,7 +34,7 @@ from usechat.protocol.chunks import (
     chunk_type,
 )
 from usechat.protocol.rules import local_error
-from usechat.protocol.tables import CALLS, MESSAGE, PARTS, CallState, Phase
+from usechat.protocol.tables import CALLS, MESSAGE, PARTS, UNFINISHED, CallState, Phase
 
 __all__ = ["Call", "StreamState"]
 
@@ -43,10 +43,10 @@ _InputChunk: TypeAlias = ToolInputStart | ToolInputAvailable | ToolInputError
 _OutputChunk: TypeAlias = ToolOutputAvailable | ToolOutputError
 _Ends: TypeAlias = Finish | Abort | Error
 
-_CLOSED: Final = frozenset[CallState](("done", "failed", "denied"))
-_ANSWERED: Final = frozenset[CallState](("done", "failed", "preliminary"))
+_CLOSED: Final = frozenset[CallState](("done", "failed", "rejected", "denied"))
+_ANSWERED: Final = frozenset[CallState](("done", "failed", "rejected", "preliminary"))
 _PART_STATES: Final[dict[str, CallState]] = {
-    "input-streaming": "streaming",
+    "input-streaming": "cut",
     "input-available": "available",
     "approval-requested": "requested",
     "output-available": "done",
@@ -86,6 +86,7 @@ class StreamState:
         for part in parts:
             self._continue(part)
         self.shown = self.step
+        self._visible = False
 
     def apply(self, chunk: Chunk) -> None:
         """Take the chunk in.
@@ -134,20 +135,24 @@ class StreamState:
             raise local_error(rule, name, f"`{name}` comes after the end of the stream.")
         return phase
 
+    def _show(self) -> None:
+        self.shown = self.step
+        self._visible = True
+
     def _anytime(self, chunk: Chunk) -> None:
         self.phase = self._enter(chunk_type(chunk))
         if not (isinstance(chunk, Data) and chunk.transient is True):
-            self.shown = self.step
+            self._show()
 
     def _metadata(self, chunk: MessageMetadata) -> None:
         self.phase = self._enter("message-metadata")
         if chunk.message_metadata is not None:
-            self.shown = self.step
+            self._show()
 
     def _start(self, chunk: Start) -> None:
         phase = self._enter("start", "start")
         known = (UNSET, self.message_id)
-        if self.phase != "new" and chunk.message_id not in known:
+        if self._visible and chunk.message_id not in known:
             raise local_error("late-start", "start", "`start` changes the id of a message that has begun.")
         if chunk.message_id is not UNSET:
             self.message_id = chunk.message_id
@@ -170,14 +175,14 @@ class StreamState:
         self.here = []
         self.calls = {id_: call for id_, call in self.calls.items() if call.step != self.step}
         self.approvals = {id_: call for id_, call in self.approvals.items() if call.step != self.step}
-        self.shown = self.step
+        self._show()
 
     def _end(self, chunk: _Ends) -> None:
         name = chunk_type(chunk)
         phase = self._enter(name, name)
         self._no_open_part(name)
         for call in self.calls.values():
-            if call.state in ("started", "streaming"):
+            if call.state in UNFINISHED:
                 problem = f"`{name}` comes while the input of the call {call.id!r:.60} is streaming."
                 raise local_error("call-left-open", name, problem)
         shows = isinstance(chunk, Finish) and chunk.message_metadata not in (UNSET, None)
@@ -209,7 +214,7 @@ class StreamState:
         else:
             del parts[chunk.id]
         self.phase = phase
-        self.shown = self.step
+        self._show()
 
     def _input(self, chunk: _InputChunk) -> None:
         name = chunk_type(chunk)
@@ -280,7 +285,7 @@ class StreamState:
             raise local_error("call-order", name, f"`{move}` for the call {call.id!r:.60}, which is {call.state}.")
         call.state = state
         self.phase = phase
-        self.shown = self.step
+        self._show()
 
     # Keyed by the class that each move takes, which the type checker cannot follow.
     _MOVES: ClassVar = cast(

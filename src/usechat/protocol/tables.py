@@ -7,7 +7,7 @@ A row is a chunk, a column the state in which it is legal, a cell the state afte
 from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["ANYTIME", "CALLS", "MESSAGE", "PARTS", "CallState", "PartState", "Phase"]
+__all__ = ["ANYTIME", "CALLS", "MESSAGE", "PARTS", "UNFINISHED", "CallState", "PartState", "Phase"]
 
 Phase: TypeAlias = Literal["new", "open", "step", "ended", "failed"]
 PartState: TypeAlias = Literal["closed", "open"]
@@ -15,6 +15,7 @@ CallState: TypeAlias = Literal[
     "new",
     "started",
     "streaming",
+    "cut",
     "available",
     "requested",
     "approved",
@@ -22,6 +23,7 @@ CallState: TypeAlias = Literal[
     "preliminary",
     "done",
     "failed",
+    "rejected",
     "denied",
 ]
 
@@ -47,8 +49,17 @@ PARTS: Final[dict[str, dict[PartState, PartState]]] = {
 }
 """The life of one text or reasoning part. The client keeps their ids apart, so both may use the same one."""
 
+_UNFINISHED: Final[tuple[CallState, ...]] = ("started", "streaming", "cut")
 _ANSWERABLE: Final[tuple[CallState, ...]] = ("requested", "approved", "refused")
-_RUNNABLE: Final[tuple[CallState, ...]] = ("streaming", "available", "approved", "preliminary", "done", "failed")
+_RUNNABLE: Final[tuple[CallState, ...]] = (
+    "streaming",
+    "cut",
+    "available",
+    "approved",
+    "preliminary",
+    "done",
+    "failed",
+)
 
 
 def _all(states: Iterable[CallState], after: CallState) -> dict[CallState, CallState]:
@@ -58,17 +69,22 @@ def _all(states: Iterable[CallState], after: CallState) -> dict[CallState, CallS
 CALLS: Final[dict[str, dict[CallState, CallState]]] = {
     "tool-input-start": {"new": "started"},
     "tool-input-delta": _all(("started", "streaming"), "streaming"),
-    "tool-input-available": _all(("new", "started", "streaming"), "available"),
-    "tool-input-error": _all(("new", "started", "streaming"), "failed"),
-    "tool-approval-request": _all(("available", *_ANSWERABLE), "requested"),
+    "tool-input-available": _all(("new", *_UNFINISHED), "available"),
+    "tool-input-error": _all(("new", *_UNFINISHED), "rejected"),
+    "tool-approval-request": _all(("streaming", "cut", "available", *_ANSWERABLE), "requested"),
     "tool-approval-response, approved": _all(_ANSWERABLE, "approved"),
     "tool-approval-response, refused": _all(_ANSWERABLE, "refused"),
     "tool-output-available, preliminary": _all(_RUNNABLE, "preliminary"),
     "tool-output-available": _all(_RUNNABLE, "done"),
-    "tool-output-error": _all(("started", "requested", *_RUNNABLE), "failed"),
+    "tool-output-error": {**_all(("started", "requested", *_RUNNABLE), "failed"), "rejected": "rejected"},
     "tool-output-denied": _all(("refused", "denied"), "denied"),
 }
-"""The life of one tool call. A result may replace a result: the last one counts in every client."""
+"""The life of one tool call. A result may replace a result: the last one counts in every client. A `rejected` input may
+be reported once more as an error, because v5 and v6 servers do so."""
+
+UNFINISHED: Final = frozenset(_UNFINISHED)
+"""The states of a call whose input is not whole. An earlier stream began the one that is `cut`, and only the newest
+clients would go on with its deltas."""
 
 ANYTIME: Final = frozenset(
     (

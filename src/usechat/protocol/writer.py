@@ -41,6 +41,7 @@ from usechat.protocol.closing import End, closing, closing_parts, with_input
 from usechat.protocol.codec import clean_chunk
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.state import Call, StreamState
+from usechat.protocol.tables import UNFINISHED
 from usechat.protocol.values import VALUE_LIMIT, mend, plain
 
 __all__ = ["MessageWriter"]
@@ -333,7 +334,7 @@ class MessageWriter:
             self._put(StartStep())
 
     def _consider_step(self) -> None:
-        streaming = any(call.state in ("started", "streaming") for call in self.state.here)
+        streaming = any(call.state in UNFINISHED for call in self.state.here)
         self._step_due = not streaming and (self._step_asked or self.state.has_results())
 
     def _open_step(self) -> None:
@@ -359,7 +360,7 @@ class MessageWriter:
 
     def _streaming(self, call_id: str) -> Call | None:
         call = self.state.calls.get(self._call_ids.get(call_id, call_id))
-        return call if call is not None and call.state in ("started", "streaming") else None
+        return call if call is not None and call.state in UNFINISHED else None
 
     def _before_result(self, call_id: str) -> tuple[str, bool | UnsetType]:
         call_id = self._call_ids.get(call_id, call_id)

@@ -1,0 +1,103 @@
+"""For each rule that is no advice, a stream that breaks it and what that does to a supported client."""
+
+import json
+from typing import Any, Final, NamedTuple
+
+from faults import INVALID, REFUSED
+
+__all__ = ["WITNESSES", "Witness"]
+
+
+class Witness(NamedTuple):
+    """A stream whose first fault is that it breaks the rule, a client that minds, and what is wrong there then."""
+
+    body: str
+    client: str
+    faults: set[str]
+
+
+def _body(*chunks: dict[str, Any]) -> str:
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+
+
+_BEGIN: Final = ({"type": "start", "messageId": "m"}, {"type": "start-step"})
+_END: Final = ({"type": "finish-step"}, {"type": "finish"})
+_EMPTY_STEP: Final[tuple[dict[str, Any], ...]] = (
+    {"type": "start-step"},
+    {"type": "message-metadata", "messageMetadata": {}},
+)
+_TEXT: Final = {"type": "text-start", "id": "t"}
+_TEXT_END: Final = {"type": "text-end", "id": "t"}
+_INPUT: Final[dict[str, Any]] = {"type": "tool-input-available", "toolCallId": "c", "toolName": "f", "input": {}}
+_OUTPUT: Final = {"type": "tool-output-available", "toolCallId": "c", "output": 1}
+_ASK: Final = {"type": "tool-approval-request", "approvalId": "a", "toolCallId": "c"}
+_ANSWER: Final = {"type": "tool-approval-response", "approvalId": "a", "approved": True}
+
+WITNESSES: Final[dict[str, Witness]] = {
+    "json": Witness(_body(*_BEGIN) + 'data: {"type":"data-x","data":NaN}\n\n', "7.0.169", {REFUSED}),
+    "no-chunks": Witness('data: {"type":"start"}\ndata: {"type":"finish"}\n', "7.0.169", {"nothing is read"}),
+    "object": Witness(_body(*_BEGIN) + "data: []\n\n", "7.0.169", {REFUSED}),
+    "forbidden-key": Witness(_body(*_BEGIN, {"type": "data-x", "data": {"__proto__": 1}}), "7.0.169", {REFUSED}),
+    "unknown-type": Witness(_body(*_BEGIN, {"type": "message-start"}), "7.0.169", {REFUSED}),
+    "shape": Witness(_body({"type": "start", "messageId": None}), "7.0.169", {REFUSED}),
+    "unknown-field": Witness(_body(*_BEGIN, {"type": "finish", "usage": 1}), "5.0.216", {REFUSED}),
+    "too-new": Witness(_body(*_BEGIN, {"type": "custom", "kind": "a.b"}), "6.0.326", {REFUSED}),
+    "late-start": Witness(
+        _body(*_BEGIN, _TEXT, _TEXT_END, {"type": "start", "messageId": "other"}, *_END),
+        "7.0.169",
+        {"there are two messages"},
+    ),
+    "after-error": Witness(
+        _body(*_BEGIN, {"type": "error", "errorText": "no"}, {"type": "finish", "messageMetadata": {"tokens": 1}}),
+        "7.0.169",
+        {"chunks are never read"},
+    ),
+    "part-not-open": Witness(_body(*_BEGIN, {"type": "text-delta", "id": "t", "delta": "x"}), "7.0.169", {REFUSED}),
+    "part-open-twice": Witness(_body(*_BEGIN, _TEXT, _TEXT, _TEXT_END, *_END), "7.0.169", {"a part stays streaming"}),
+    "part-left-open": Witness(_body(*_BEGIN, _TEXT, *_END), "7.0.169", {"a part stays streaming"}),
+    "call-unknown": Witness(_body(*_BEGIN, _OUTPUT), "7.0.169", {REFUSED}),
+    "call-twice": Witness(
+        _body(*_BEGIN, _INPUT, _OUTPUT, {"type": "finish-step"}, {"type": "start-step"}, _INPUT, *_END),
+        "7.0.31",
+        {"calls are missing", "a result is lost", "a tool is run twice"},
+    ),
+    "call-order": Witness(_body(*_BEGIN, _INPUT, _ASK, _OUTPUT, *_END), "7.0.169", {INVALID, "the page posts again"}),
+    "call-changed": Witness(
+        _body(*_BEGIN, _INPUT, {**_OUTPUT, "dynamic": True}), "5.0.277", {REFUSED, "a result is lost"}
+    ),
+    "call-across-steps": Witness(
+        _body(
+            *_BEGIN,
+            {"type": "tool-input-start", "toolCallId": "c", "toolName": "f"},
+            {"type": "finish-step"},
+            {"type": "start-step"},
+            _INPUT,
+            *_END,
+        ),
+        "7.0.169",
+        {"calls are doubled", "an input stays streaming"},
+    ),
+    "call-left-open": Witness(
+        _body(*_BEGIN, {"type": "tool-input-start", "toolCallId": "c", "toolName": "f"}, *_END),
+        "7.0.169",
+        {"an input stays streaming"},
+    ),
+    "approval-unknown": Witness(_body(*_BEGIN, _INPUT, _ANSWER), "7.0.169", {REFUSED}),
+    "approval-twice": Witness(
+        _body(
+            *_BEGIN,
+            _INPUT,
+            {**_INPUT, "toolCallId": "d"},
+            _ASK,
+            {**_ASK, "toolCallId": "d"},
+            _ANSWER,
+            _OUTPUT,
+            {**_OUTPUT, "toolCallId": "d"},
+            *_EMPTY_STEP,
+            *_END,
+        ),
+        "7.0.169",
+        {INVALID},
+    ),
+    "resubmits": Witness(_body(*_BEGIN, _INPUT, _OUTPUT, *_END), "7.0.169", {"the page posts again"}),
+}
