@@ -107,12 +107,20 @@ def test_text_and_reasoning_ids_are_kept_apart() -> None:
         ({"a": 1}, None, {"a": 1}),
         ({"a": 1}, {"constructor": 1, "prototype": 2}, {"a": 1}),
         ({"a": 1}, [5], {"a": 1, "0": 5}),
-        ("ab", {"x": 1}, {"0": "a", "1": "b", "x": 1}),
-        (7, {"x": 1}, {"x": 1}),
+        ("ab", {}, {"0": "a", "1": "b"}),
+        ({"a": 1}, "😀", {"a": 1, "0": "\ud83d", "1": "\ude00"}),
+        (7, {}, {}),
+        (None, [1], [1]),
     ],
 )
 def test_metadata_is_merged_as_the_client_does(first: Any, second: Any, merged: Any) -> None:
     assert read(MessageMetadata(first), MessageMetadata(second)).metadata == merged
+
+
+@pytest.mark.parametrize("base", [7, "ab", True])
+def test_metadata_that_the_client_cannot_merge_raises(base: Any) -> None:
+    with pytest.raises(RemoteProtocolError, match="no object"):
+        read(MessageMetadata(base), MessageMetadata({"a": 1}))
 
 
 def test_data_with_an_id_is_replaced_and_transient_data_is_left_out() -> None:
@@ -243,7 +251,7 @@ def test_a_reset_drops_the_parts_of_the_step() -> None:
 
 
 def test_nothing_is_read_after_an_error() -> None:
-    assert parts(TextStart("t"), Error("x"), TextDelta("t", "y"), TextEnd("gone")) == [
+    assert parts(Start(), TextStart("t"), Error("x"), TextDelta("t", "y"), TextEnd("gone")) == [
         {"type": "text", "text": "", "state": "streaming"}
     ]
 

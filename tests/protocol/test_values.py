@@ -1,5 +1,5 @@
 import math
-from collections import OrderedDict, UserList
+from collections import OrderedDict, UserDict, UserList
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -60,6 +60,33 @@ class Broken:
         raise RuntimeError("secret")
 
 
+class Word(str):
+    __slots__ = ()
+
+
+class Count(int):
+    pass
+
+
+class Ratio(float):
+    pass
+
+
+@dataclass
+class ApiError(Exception):
+    text: str
+
+
+class Unreadable(dict[str, int]):
+    def items(self) -> Any:
+        raise RuntimeError("secret")
+
+
+class Unmapped(UserDict[str, int]):
+    def __iter__(self) -> Any:
+        raise RuntimeError("secret")
+
+
 def numbers() -> Iterator[int]:
     yield 1
 
@@ -96,6 +123,12 @@ def numbers() -> Iterator[int]:
             Model(when=WHEN, anything=Array()),
             {"when": "2026-01-02T00:00:00Z", "anything": [1, 2]},
         ),
+        (Word("é"), "é"),
+        (Count(3), 3),
+        (Ratio(1.5), 1.5),
+        (ApiError("secret"), {"error": "ApiError"}),
+        (Unmapped(), "[Unmapped]"),
+        (Unreadable({"a": 1, "\ud800": 2}), "[Unreadable]"),
         (Array(), [1, 2]),
         (Broken(), "[Broken]"),
         (numbers(), "[generator]"),

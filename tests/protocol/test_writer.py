@@ -65,6 +65,13 @@ def test_start_may_bring_metadata_and_later_metadata_follows(writer: MessageWrit
     assert writer.finish("length", {"c": 3}) == [Finish("length", {"c": 3})]
 
 
+def test_metadata_must_be_an_object(writer: MessageWriter) -> None:
+    for write in (partial(writer.start, "text"), partial(writer.metadata, 7), partial(writer.send, Finish("stop", []))):
+        with pytest.raises(LocalProtocolError, match="must be an object"):
+            write()
+    assert writer.send(MessageMetadata(None)) == [Start("m"), MessageMetadata(None)]
+
+
 def test_text_and_reasoning_close_each_other(writer: MessageWriter) -> None:
     writer.reasoning("hm")
     assert writer.text("so") == [ReasoningEnd("id-1"), TextStart("id-2"), TextDelta("id-2", "so")]
@@ -325,7 +332,6 @@ def test_sending_by_hand_begins_steps_too(writer: MessageWriter) -> None:
 
 def test_the_app_may_limit_the_size_of_values(new_id: Callable[[], str]) -> None:
     writer = MessageWriter("m", new_id=new_id, value_limit=10)
-    writer.start("x" * 20)
     writer.tool_input("c", "a", "x" * 20)
     assert writer.tool_output("c", "x" * 20) == [ToolOutputAvailable("c", "xxxxxxxxxx… [10 more characters left out]")]
 

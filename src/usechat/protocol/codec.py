@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple, NoReturn, cast
 import msgspec
 from msgspec import UNSET
 
-from usechat.protocol.chunks import CHUNK_TYPES, Chunk, Data, chunk_type
+from usechat.protocol.chunks import CHUNK_TYPES, Chunk, Data, TextDelta, chunk_type
 from usechat.protocol.rules import local_error, remote_error
-from usechat.protocol.values import VALUE_LIMIT, has_forbidden_key, plain
+from usechat.protocol.values import VALUE_LIMIT, has_forbidden_key, may_hold_forbidden_key, plain
 
 __all__ = ["Decoded", "clean_chunk", "decode_chunk", "encode_chunk", "parse_json"]
 
@@ -36,9 +36,10 @@ def encode_chunk(chunk: Chunk) -> bytes:
         payload = _encode(chunk)
     except (TypeError, ValueError, RecursionError):
         return _encode(clean_chunk(chunk))
-    if b'__proto__"' in payload or b'"constructor"' in payload:
-        return _encode(clean_chunk(chunk))
-    return payload
+    # Nearly every chunk is a text delta without metadata, which has no keys of its own.
+    if type(chunk) is TextDelta and chunk.provider_metadata is UNSET:
+        return payload
+    return _encode(clean_chunk(chunk)) if may_hold_forbidden_key(payload) else payload
 
 
 def clean_chunk(chunk: Chunk, limit: int = VALUE_LIMIT) -> Chunk:

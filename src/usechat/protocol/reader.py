@@ -79,7 +79,6 @@ class MessageReader:
         self._parts: dict[str, dict[str, _OpenText]] = {"text": {}, "reasoning": {}}
         self._inputs: dict[str, _OpenInput] = {}
         self._failed = False
-        self.wrong_inputs: set[str] = set()
         if message is not None:
             self._message = msgspec.convert(msgspec.to_builtins(message), UIMessage)
             self._continue_inputs()
@@ -112,10 +111,6 @@ class MessageReader:
             _settle_input(open_input)
         return self._message
 
-    def open_id(self, part: Part) -> str | None:
-        """The id by which the stream goes on with a text part; None if it is closed."""
-        return next((id_ for id_, text in self._parts["text"].items() if text.part is part), None)
-
     def _continue_inputs(self) -> None:
         for part in self._step_parts():
             if _is_tool(part) and part["state"] == "input-streaming":
@@ -137,7 +132,7 @@ class MessageReader:
     def _merge(self, metadata: Any) -> None:
         if metadata is UNSET or metadata is None:
             return
-        if self._message.metadata is UNSET:
+        if self._message.metadata is UNSET or self._message.metadata is None:
             self._message.metadata = metadata
         else:
             self._message.metadata = _merged(self._message.metadata, metadata)
@@ -220,7 +215,6 @@ class MessageReader:
         else:
             part = self._put(self._in_step(chunk.tool_call_id, None), chunk, "output-error")
             part["errorText"] = chunk.error_text
-            self.wrong_inputs.add(chunk.tool_call_id)
         part["input"] = chunk.input
 
     def _output(self, chunk: _ToolOutput) -> None:
@@ -376,6 +370,8 @@ def _merged(base: Any, overrides: Any) -> Any:
     for name, value in _members(overrides).items():
         if name in ("__proto__", "constructor", "prototype"):
             continue
+        if not isinstance(base, (dict, list)):
+            raise remote_error("shape", "message-metadata", "Metadata is merged into something that is no object.")
         both = isinstance(result.get(name), dict) and isinstance(value, dict)
         result[name] = _merged(result[name], value) if both else value
     return result
@@ -384,6 +380,10 @@ def _merged(base: Any, overrides: Any) -> Any:
 def _members(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return dict(cast("dict[str, Any]", value))
-    if isinstance(value, (list, str)):
-        return {str(index): item for index, item in enumerate(cast("list[Any] | str", value))}
+    if isinstance(value, str):
+        # JavaScript takes a text apart by its UTF-16 units.
+        units = value.encode("utf-16-le", "surrogatepass")
+        value = [units[at : at + 2].decode("utf-16-le", "surrogatepass") for at in range(0, len(units), 2)]
+    if isinstance(value, list):
+        return {str(index): item for index, item in enumerate(cast("list[Any]", value))}
     return {}

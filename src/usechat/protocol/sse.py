@@ -6,7 +6,17 @@ import msgspec
 
 from usechat.protocol.rules import remote_error
 
-__all__ = ["DONE", "EVENT_NAMES", "KEEP_ALIVE", "OPENED", "SseDecoder", "SseEvent", "encode_event", "event_name"]
+__all__ = [
+    "DONE",
+    "EVENT_NAMES",
+    "KEEP_ALIVE",
+    "OPENED",
+    "SseDecoder",
+    "SseEvent",
+    "encode_event",
+    "event_name",
+    "payload_of",
+]
 
 DONE = b"data: [DONE]\n\n"
 OPENED = b": stream-open\n\n"
@@ -32,11 +42,16 @@ def event_name(chunk_type: str) -> str:
 def encode_event(payload: bytes, *, index: int | None = None, event: str | None = None) -> bytes:
     """Frame one chunk; `payload` is its JSON on one line, `event` its type, if an `event:` line is wanted."""
     if event is None:
-        return b"data: %b\n\n" % payload if index is None else b"id: %d\ndata: %b\n\n" % (index, payload)
+        return payload.join((b"data: ", b"\n\n")) if index is None else b"id: %d\ndata: %b\n\n" % (index, payload)
     name = event_name(event).encode()
     if index is None:
         return b"event: %b\ndata: %b\n\n" % (name, payload)
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (index, name, payload)
+
+
+def payload_of(frame: bytes) -> bytes:
+    """The chunk's JSON in a frame that `encode_event` made."""
+    return frame[frame.index(b"data: ") + 6 : -2]
 
 
 class SseEvent(msgspec.Struct, frozen=True):

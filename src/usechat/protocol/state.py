@@ -195,11 +195,24 @@ class StreamState:
         if left is not None:
             raise local_error("part-left-open", name, f"`{name}` comes while the part {left!r:.60} is open.")
 
-    def _text(self, chunk: TextStart | TextDelta | TextEnd) -> None:
+    def _text(self, chunk: TextStart | TextEnd) -> None:
         self._part(chunk, self.text)
 
-    def _reasoning(self, chunk: ReasoningStart | ReasoningDelta | ReasoningEnd) -> None:
+    def _reasoning(self, chunk: ReasoningStart | ReasoningEnd) -> None:
         self._part(chunk, self.reasoning)
+
+    def _text_delta(self, chunk: TextDelta) -> None:
+        self._delta(chunk, self.text)
+
+    def _reasoning_delta(self, chunk: ReasoningDelta) -> None:
+        self._delta(chunk, self.reasoning)
+
+    def _delta(self, chunk: TextDelta | ReasoningDelta, parts: dict[str, None]) -> None:
+        # Nearly every chunk is a delta, and by the tables it changes neither phase nor part.
+        if self.phase == "step" and chunk.id in parts:
+            self.shown = self.step
+        else:
+            self._part(chunk, parts)
 
     def _part(self, chunk: _TextChunk, parts: dict[str, None]) -> None:
         name = chunk_type(chunk)
@@ -300,10 +313,10 @@ class StreamState:
             Error: _end,
             MessageMetadata: _metadata,
             TextStart: _text,
-            TextDelta: _text,
+            TextDelta: _text_delta,
             TextEnd: _text,
             ReasoningStart: _reasoning,
-            ReasoningDelta: _reasoning,
+            ReasoningDelta: _reasoning_delta,
             ReasoningEnd: _reasoning,
             ToolInputStart: _input,
             ToolInputAvailable: _input,

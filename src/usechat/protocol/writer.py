@@ -1,7 +1,7 @@
 """The writer of one assistant message: it opens and closes parts and steps, so that nobody else has to."""
 
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from msgspec import UNSET, UnsetType
 
@@ -40,6 +40,7 @@ from usechat.protocol.clients import CLIENTS, ClientName
 from usechat.protocol.closing import End, closing, closing_parts, with_input
 from usechat.protocol.codec import clean_chunk
 from usechat.protocol.messages import UIMessage
+from usechat.protocol.rules import local_error
 from usechat.protocol.state import Call, StreamState
 from usechat.protocol.tables import UNFINISHED
 from usechat.protocol.values import VALUE_LIMIT, mend, plain
@@ -85,10 +86,14 @@ class MessageWriter:
         self.message_id = message_id if continues is None else continues.id
         self.state = StreamState(self.message_id, () if continues is None else continues.parts)
         self._new_id = new_id
-        self._fit = CLIENTS[client].fit
+        self.client = CLIENTS[client]
+        self._fit = self.client.fit
         self._limit = value_limit
         self._written: list[Chunk] = []
         self._lanes: dict[str, tuple[_Kind, str]] = {}
+        # The lane and the text part of the last call, until anything else happens.
+        self._flow_lane: str | None = None
+        self._flow_id = ""
         self._halves: dict[str, str] = {}
         self._call_ids: dict[str, str] = {}
         self._step_asked = False
@@ -97,12 +102,15 @@ class MessageWriter:
     def start(self, metadata: Any = UNSET) -> list[Chunk]:
         """Begin the message, with the first of its metadata; the first other call does it if nobody did."""
         if self.state.phase == "new":
-            self._put(Start(self.message_id, self._value(metadata)))
+            self._put(Start(self.message_id, self._metadata(metadata, "start")))
         elif metadata is not UNSET:
-            self._put(MessageMetadata(self._value(metadata)))
+            self._put(MessageMetadata(self._metadata(metadata, "message-metadata")))
         return self._take()
 
     def text(self, delta: str, *, lane: str = "") -> list[Chunk]:
+        # Nearly all calls go on where the last one stopped; then the delta changes nothing in the state.
+        if lane == self._flow_lane and delta and (delta.isascii() or mend(delta) is delta):
+            return [TextDelta(self._flow_id, delta)]
         return self._write("text", delta, lane)
 
     def reasoning(self, delta: str, *, lane: str = "") -> list[Chunk]:
@@ -129,9 +137,11 @@ class MessageWriter:
         return self._take()
 
     def tool_input_delta(self, call_id: str, delta: str) -> list[Chunk]:
-        delta = self._whole(f"call {call_id}", delta)
+        call_id = self._call_ids.get(call_id, call_id)
+        if self._halves or not delta.isascii():
+            delta = self._whole(f"call {call_id}", delta)
         if delta:
-            self._put(ToolInputDelta(self._call_ids.get(call_id, call_id), delta))
+            self._put(ToolInputDelta(call_id, delta))
         return self._take()
 
     def tool_input(
@@ -221,7 +231,8 @@ class MessageWriter:
         return self.send(Data(f"data-{name}", value, id, _true(transient)))
 
     def metadata(self, value: Any) -> list[Chunk]:
-        return self.send(MessageMetadata(value))
+        self._put(MessageMetadata(self._metadata(value, "message-metadata")))
+        return self._take()
 
     def step(self) -> list[Chunk]:
         """Begin a new step, as soon as no tool input is streaming."""
@@ -240,7 +251,11 @@ class MessageWriter:
         chunk = clean_chunk(chunk, self._limit)
         if isinstance(chunk, Start):
             return self.start(chunk.message_metadata)
-        if isinstance(chunk, Finish | Abort | Error):
+        if isinstance(chunk, MessageMetadata):
+            return self.metadata(chunk.message_metadata)
+        if isinstance(chunk, Finish):
+            return self._end(Finish(chunk.finish_reason, self._metadata(chunk.message_metadata, "finish")))
+        if isinstance(chunk, Abort | Error):
             return self._end(chunk)
         if isinstance(chunk, _CONTENT):
             self._content()
@@ -251,7 +266,7 @@ class MessageWriter:
 
     def finish(self, reason: FinishReason = "stop", metadata: Any = UNSET) -> list[Chunk]:
         """End the message; with `tool-calls`, calls that wait for the browser or for an approval stay open."""
-        return self._end(Finish(reason, self._value(metadata)))
+        return self._end(Finish(reason, self._metadata(metadata, "finish")))
 
     def abort(self, reason: str | UnsetType = UNSET) -> list[Chunk]:
         """End the message because somebody stopped it."""
@@ -267,6 +282,7 @@ class MessageWriter:
         return written
 
     def _put(self, chunk: Chunk) -> None:
+        self._flow_lane = None
         if self.state.phase == "new" and not isinstance(chunk, Start):
             self._put(Start(self.message_id))
         fitted = self._fit(chunk, self.state)
@@ -275,8 +291,12 @@ class MessageWriter:
         if type(chunk) in _DECIDES_STEP:
             self._consider_step()
 
-    def _value(self, value: Any) -> Any:
-        return UNSET if value is UNSET else plain(value, self._limit)
+    def _metadata(self, value: Any, name: str) -> Any:
+        metadata = UNSET if value is UNSET else plain(value, self._limit)
+        if metadata is UNSET or metadata is None or isinstance(metadata, dict):
+            return cast("Any", metadata)
+        # The client merges metadata as objects, and throws over anything else.
+        raise local_error("shape", name, "The metadata of a message must be an object.")
 
     def _end(self, last: End) -> list[Chunk]:
         for lane in list(self._lanes):
@@ -295,6 +315,8 @@ class MessageWriter:
         if part is None or part[0] != kind:
             part = self._begin_part(kind, lane)
         self._put(_DELTAS[kind](part[1], delta))
+        if kind == "text" and not self._halves:
+            self._flow_lane, self._flow_id = lane, part[1]
         return self._take()
 
     def _begin_part(self, kind: _Kind, lane: str) -> tuple[_Kind, str]:
@@ -315,6 +337,7 @@ class MessageWriter:
 
     def _whole(self, owner: str, text: str) -> str:
         """Keep back half a character at the end of a delta: the next delta has the other half."""
+        self._flow_lane = None
         text = self._halves.pop(owner, "") + text
         if text and "\ud800" <= text[-1] <= "\udbff":
             self._halves[owner] = text[-1]
