@@ -15,6 +15,7 @@ from usechat.protocol.chunks import (
     ResetStep,
     SteeringMessage,
     SteeringText,
+    TextDelta,
     TextEnd,
     ToolApprovalRequest,
     ToolApprovalResponse,
@@ -133,6 +134,11 @@ def test_an_answer_to_an_approval_has_no_older_form(client: ClientName) -> None:
 def test_the_newest_release_takes_everything_as_it_is() -> None:
     for chunk in (ResetStep(), ToolApprovalResponse("a", True), Custom("a.b"), Abort("x")):
         assert fit("latest", chunk) == (chunk,)
+
+
+@pytest.mark.parametrize("client", list(CLIENTS))
+def test_every_client_takes_a_text_delta_as_it_is(client: ClientName) -> None:
+    assert fit(client, TextDelta("t", "x")) == (TextDelta("t", "x"),)
 
 
 def test_what_a_release_refuses_is_named() -> None:

@@ -127,6 +127,12 @@ def numbers() -> Iterator[int]:
         (Count(3), 3),
         (Ratio(1.5), 1.5),
         (ApiError("secret"), {"error": "ApiError"}),
+        (Point(1, ApiError("secret")), {"x": 1, "y": {"error": "ApiError"}}),
+        (
+            Model(when=WHEN, anything=ApiError("secret")),
+            {"when": "2026-01-02T00:00:00Z", "anything": {"error": "ApiError"}},
+        ),
+        ([10**5_000, 1], ["[int]", 1]),
         (Unmapped(), "[Unmapped]"),
         (Unreadable({"a": 1, "\ud800": 2}), "[Unreadable]"),
         (Array(), [1, 2]),

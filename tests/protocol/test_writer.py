@@ -18,6 +18,7 @@ from usechat.protocol.chunks import (
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
+    ResetStep,
     SourceDocument,
     SourceUrl,
     Start,
@@ -34,6 +35,7 @@ from usechat.protocol.chunks import (
     ToolOutputDenied,
     ToolOutputError,
 )
+from usechat.protocol.closing import closing
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
 
@@ -263,6 +265,32 @@ def test_text_beside_an_open_call_of_a_continuation_opens_no_step(new_id: Callab
     assert writer.source_url("u") == [SourceUrl("id-2", "u")]
 
 
+def test_a_text_goes_on_beside_the_result_of_a_provider(new_id: Callable[[], str]) -> None:
+    call: dict[str, Any] = {"type": "tool-a", "toolCallId": "c", "state": "input-available", "input": {}}
+    call["providerExecuted"] = True
+    writer = continuing(new_id, call)
+    writer.text("a")
+    writer.tool_output("c", 1)
+    assert writer.text("b") == [TextDelta("id-1", "b")]
+
+
+def test_an_approval_is_asked_for_a_whole_input_only(writer: MessageWriter) -> None:
+    writer.tool_input_start("c", "rm")
+    writer.tool_input_delta("c", "{")
+    with pytest.raises(LocalProtocolError, match="not whole"):
+        writer.approval_request("c")
+    with pytest.raises(LocalProtocolError, match="not known"):
+        writer.approval_request("d")
+
+
+def test_text_is_refused_when_the_stream_was_ended_by_its_state(writer: MessageWriter) -> None:
+    writer.text("a")
+    for chunk in list(closing(writer.state, Error("x"))):
+        writer.state.apply(chunk)
+    with pytest.raises(LocalProtocolError, match="after the end"):
+        writer.text("b")
+
+
 def test_finishing_for_tool_calls_leaves_those_that_wait(writer: MessageWriter) -> None:
     writer.tool_input("browser", "locate", {})
     writer.tool_input("risky", "rm", {})
@@ -328,6 +356,13 @@ def test_sending_by_hand_begins_steps_too(writer: MessageWriter) -> None:
     writer.send(TextStart("t"))
     writer.send(ToolOutputAvailable("c", 1))
     assert writer.send(ReasoningStart("r")) == [TextEnd("t"), FinishStep(), StartStep(), ReasoningStart("r")]
+
+
+def test_a_reset_forgets_the_parts_of_the_step(new_id: Callable[[], str]) -> None:
+    writer = MessageWriter("m", new_id=new_id, client="latest")
+    writer.text("a\ud83d")
+    assert writer.send(ResetStep()) == [ResetStep()]
+    assert writer.text("b") == [TextStart("id-2"), TextDelta("id-2", "b")]
 
 
 def test_the_app_may_limit_the_size_of_values(new_id: Callable[[], str]) -> None:

@@ -39,7 +39,7 @@ def event_name(chunk_type: str) -> str:
     return name if _SAFE_NAME.fullmatch(name) else _UNSAFE_NAME
 
 
-def encode_event(payload: bytes, *, index: int | None = None, event: str | None = None) -> bytes:
+def encode_event(payload: bytes, index: int | None = None, event: str | None = None) -> bytes:
     """Frame one chunk; `payload` is its JSON on one line, `event` its type, if an `event:` line is wanted."""
     if event is None:
         return payload.join((b"data: ", b"\n\n")) if index is None else b"id: %d\ndata: %b\n\n" % (index, payload)

@@ -22,6 +22,7 @@ MAX_DEPTH: Final = 56
 """A value comes back inside a request, whose nesting is limited to 64 with the message around it."""
 
 _MANY: Final = 100_000
+_SCALARS: Final = frozenset((str, int, float, bool, NoneType, bytes))
 _TROUBLE: Final = (TypeError, ValueError, RecursionError, OverflowError)
 _PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _LONE: Final = re.compile("[\ud800-\udfff]")
@@ -69,6 +70,8 @@ def _unusual(value: object) -> bool:
             nodes += entries.values()
         elif isinstance(node, (list, tuple, set, frozenset)):
             nodes += cast("Collection[object]", node)
+        elif type(node) not in _SCALARS:
+            nodes += (child for _, child in _entries(node) or ())
     # A cycle, or a value so large that the slow copy costs little more.
     return bool(nodes)
 
@@ -122,7 +125,8 @@ def _known(value: object) -> object:
         case str():
             return str.__str__(value)
         case int():
-            return int(value)
+            # One that msgspec refuses has too many digits for Python's own limit.
+            return "[int]" if type(value) is int else int(value)
         case float():
             return float(value)
         case BaseException():
@@ -140,6 +144,9 @@ def _known(value: object) -> object:
 
 def _converted(value: object) -> object:
     """The value by the conversion that its own type offers: pydantic's `model_dump`, numpy's `tolist`."""
+    fields = dict(getattr(value, "__dict__", {}))
+    if _unusual(fields):
+        return _Copy(VALUE_LIMIT).of(fields)
     for name, arguments in (("model_dump", {"mode": "json"}), ("model_dump", {}), ("tolist", {})):
         try:
             return getattr(value, name)(**arguments)

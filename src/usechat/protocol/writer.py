@@ -20,6 +20,7 @@ from usechat.protocol.chunks import (
     ReasoningEnd,
     ReasoningFile,
     ReasoningStart,
+    ResetStep,
     SourceDocument,
     SourceUrl,
     Start,
@@ -92,6 +93,7 @@ class MessageWriter:
         self._written: list[Chunk] = []
         self._lanes: dict[str, tuple[_Kind, str]] = {}
         # The lane and the text part of the last call, until anything else happens.
+        self._open_text = self.state.text
         self._flow_lane: str | None = None
         self._flow_id = ""
         self._halves: dict[str, str] = {}
@@ -107,13 +109,15 @@ class MessageWriter:
             self._put(MessageMetadata(self._metadata(metadata, "message-metadata")))
         return self._take()
 
-    def text(self, delta: str, *, lane: str = "") -> list[Chunk]:
+    def text(self, delta: str, lane: str = "") -> list[Chunk]:
         # Nearly all calls go on where the last one stopped; then the delta changes nothing in the state.
         if lane == self._flow_lane and delta and (delta.isascii() or mend(delta) is delta):
-            return [TextDelta(self._flow_id, delta)]
+            flow = self._flow_id
+            if flow in self._open_text:
+                return [TextDelta(flow, delta)]
         return self._write("text", delta, lane)
 
-    def reasoning(self, delta: str, *, lane: str = "") -> list[Chunk]:
+    def reasoning(self, delta: str, lane: str = "") -> list[Chunk]:
         return self._write("reasoning", delta, lane)
 
     def end_part(self, *, lane: str = "") -> list[Chunk]:
@@ -262,6 +266,9 @@ class MessageWriter:
         elif isinstance(chunk, _WHOLE):
             self._enter_step()
         self._put(chunk)
+        if isinstance(chunk, ResetStep):
+            self._lanes.clear()
+            self._halves.clear()
         return self._take()
 
     def finish(self, reason: FinishReason = "stop", metadata: Any = UNSET) -> list[Chunk]:
@@ -283,6 +290,8 @@ class MessageWriter:
 
     def _put(self, chunk: Chunk) -> None:
         self._flow_lane = None
+        if isinstance(chunk, ToolApprovalRequest):
+            self._check_whole(chunk)
         if self.state.phase == "new" and not isinstance(chunk, Start):
             self._put(Start(self.message_id))
         fitted = self._fit(chunk, self.state)
@@ -290,6 +299,13 @@ class MessageWriter:
         self._written += fitted
         if type(chunk) in _DECIDES_STEP:
             self._consider_step()
+
+    def _check_whole(self, chunk: ToolApprovalRequest) -> None:
+        # Clients show it, but v5 is asked by a data part, which would leave the call streaming.
+        call = self.state.calls.get(chunk.tool_call_id)
+        if call is not None and call.state in UNFINISHED:
+            problem = f"An approval is asked for the call {call.id!r:.60}, whose input is not whole."
+            raise local_error("call-order", "tool-approval-request", problem)
 
     def _metadata(self, value: Any, name: str) -> Any:
         metadata = UNSET if value is UNSET else plain(value, self._limit)
@@ -353,7 +369,8 @@ class MessageWriter:
 
     def _enter_step(self) -> None:
         # The results of a continued message's open calls belong before its next step.
-        if self.state.phase in ("new", "open") and not self.state.open_here():
+        between = self.state.phase in ("new", "open") and not (self.state.text or self.state.reasoning)
+        if between and not self.state.open_here():
             self._put(StartStep())
 
     def _consider_step(self) -> None:
