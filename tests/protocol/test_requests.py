@@ -161,6 +161,7 @@ def test_an_assistant_message_may_have_no_parts():
 
 
 IDENTIFIER = "must be a string of 1 to 512 characters without control characters."
+TOOL_CALL_ID = "must be a string of 1 to 8192 characters without control characters."
 STATES = (
     "must be one of input-streaming, input-available, approval-requested, approval-responded, output-available, "
     "output-error, output-denied."
@@ -201,9 +202,9 @@ STATES = (
         ({"type": "source-document", "sourceId": "x", "mediaType": "x"}, ".title is missing."),
         ({"type": "data-x", "id": 1}, ".id must be a string."),
         ({"type": "tool-invocation", "toolInvocation": {}}, ".toolCallId is missing."),
-        ({**CALL, "toolCallId": ""}, f".toolCallId {IDENTIFIER}"),
-        ({**CALL, "toolCallId": "c\n"}, f".toolCallId {IDENTIFIER}"),
-        ({**CALL, "toolCallId": "c" * 513}, f".toolCallId {IDENTIFIER}"),
+        ({**CALL, "toolCallId": ""}, f".toolCallId {TOOL_CALL_ID}"),
+        ({**CALL, "toolCallId": "c\n"}, f".toolCallId {TOOL_CALL_ID}"),
+        ({**CALL, "toolCallId": "c" * 8193}, f".toolCallId {TOOL_CALL_ID}"),
         ({**CALL}, ".state is missing."),
         ({**CALL, "state": "error"}, f".state {STATES}"),
         ({**CALL, "state": ["output-available"]}, f".state {STATES}"),

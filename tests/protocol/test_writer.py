@@ -192,6 +192,12 @@ def test_a_call_id_is_never_used_again(writer: MessageWriter) -> None:
     assert writer.approval_request("c") == [ToolApprovalRequest("id-3", "id-2")]
 
 
+@pytest.mark.parametrize("call_id", ["", "a\nb", "x" * 8193])
+def test_a_call_id_that_could_not_come_back_gets_another_one(writer: MessageWriter, call_id: str) -> None:
+    writer.tool_input(call_id, "search", 1)
+    assert writer.tool_output(call_id, 2) == [ToolOutputAvailable("id-1", 2)]
+
+
 def test_all_chunks_of_a_call_are_equally_dynamic(writer: MessageWriter) -> None:
     writer.tool_input_start("c", "search", dynamic=True)
     assert writer.tool_input("c", "search", {}) == [ToolInputAvailable("c", "search", {}, dynamic=True)]

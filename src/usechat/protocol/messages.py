@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from usechat.errors import RequestError
 
-__all__ = ["IDENTIFIER", "MESSAGE_ID", "Role", "UIMessage", "one_of", "read_message", "shape"]
+__all__ = ["IDENTIFIER", "MESSAGE_ID", "TOOL_CALL_ID", "Role", "UIMessage", "one_of", "read_message", "shape"]
 
 Role = Literal["system", "user", "assistant"]
 
@@ -72,7 +72,7 @@ def shape(required: Mapping[str, _Check], optional: Mapping[str, _Check]) -> _Ch
 
 
 def _tool(required: Mapping[str, _Check]) -> _Check:
-    common = shape({"toolCallId": IDENTIFIER, "state": one_of(_TOOL_STATES), **required}, _TOOL_OPTIONAL)
+    common = shape({"toolCallId": TOOL_CALL_ID, "state": one_of(_TOOL_STATES), **required}, _TOOL_OPTIONAL)
     return lambda part: common(part) or _TOOL_STATES[part["state"]](part)
 
 
@@ -94,6 +94,8 @@ _OBJECT = _of(dict, "an object")
 _LIST = _of(list, "a list")
 _STRING = _of(str, "a string")
 _BOOLEAN = _of(bool, "true or false")
+# Some gateways pack a model's signature into the id of a call.
+TOOL_CALL_ID = _identifier(r"[^\x00-\x1f\x7f-\x9f]{1,8192}", "a string of 1 to 8192 characters")
 IDENTIFIER = _identifier(r"[^\x00-\x1f\x7f-\x9f]{1,512}", "a string of 1 to 512 characters")
 MESSAGE_ID = _identifier(r"[^\x00-\x1f\x7f-\x9f]{0,512}", "a string of at most 512 characters")
 

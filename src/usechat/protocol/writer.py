@@ -40,7 +40,7 @@ from usechat.protocol.chunks import (
 from usechat.protocol.clients import CLIENTS, ClientName
 from usechat.protocol.closing import End, closing, closing_parts, with_input
 from usechat.protocol.codec import clean_chunk
-from usechat.protocol.messages import UIMessage
+from usechat.protocol.messages import TOOL_CALL_ID, UIMessage
 from usechat.protocol.rules import local_error
 from usechat.protocol.state import Call, StreamState
 from usechat.protocol.tables import UNFINISHED
@@ -72,7 +72,7 @@ class MessageWriter:
 
     `continues` is the assistant message that the turn goes on with: its id is used again and its open calls are known.
     What is written to one lane never mixes with the text of another; a tool call belongs to the lane that made it.
-    A tool call id that the message has already gets another one on the wire.
+    A tool call id that the message has already, or that could not come back in a request, gets another one on the wire.
     """
 
     def __init__(
@@ -393,7 +393,7 @@ class MessageWriter:
 
     def _fresh(self, call_id: str) -> str:
         wire_id = mend(call_id)
-        while wire_id in self.state.calls:
+        while wire_id in self.state.calls or TOOL_CALL_ID(wire_id) is not None:
             wire_id = self._new_id()
         self._call_ids[call_id] = wire_id
         return wire_id

@@ -1,0 +1,65 @@
+"""Whoever comes back at any moment of a turn ends with the message of one who never left."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from judge import Judge
+from promises import release_of
+from same_json import as_json, strict
+from streams import Turn, answered, turns
+from test_reader import MANY, SEED, V5, V6, V7
+from usechat.protocol.chunks import Chunk, Start, ToolApprovalResponse
+from usechat.protocol.messages import UIMessage
+from usechat.protocol.replay import Fold
+
+
+def folded(chunks: list[Chunk], continues: UIMessage | None) -> list[Chunk]:
+    fold = Fold(continues)
+    for chunk in chunks:
+        fold.add(chunk)
+    return list(fold.chunks())
+
+
+def as_told(message: dict[str, Any], client: str) -> dict[str, Any]:
+    """The message without what no chunk of the client's release can bring back into a message that it continues."""
+    return message if client == V7 else {**message, "parts": [_as_told(part) for part in message["parts"]]}
+
+
+def _as_told(part: dict[str, Any]) -> dict[str, Any]:
+    if "input" not in part:
+        # v5 keeps the metadata of a call only with its input, except for a wrong one.
+        part = {name: value for name, value in part.items() if name != "callProviderMetadata"}
+    if "approval" in part:
+        # Only v7 has a chunk for the answer to an approval.
+        asked = {name: value for name, value in part["approval"].items() if name not in ("approved", "reason")}
+        state = "approval-requested" if part["state"] == "approval-responded" else part["state"]
+        part = {**part, "state": state, "approval": asked}
+    return part
+
+
+@pytest.mark.parametrize(("client", "streams"), [(V5, 120), (V6, 120), (V7, 200)])
+def test_a_client_that_comes_back_ends_with_the_same_message(judge: Judge, client: str, streams: int) -> None:
+    @seed(SEED)
+    @settings(MANY, max_examples=streams)
+    @given(turns(release_of(client)), st.integers(0, 1000))
+    def check(turn: Turn, cut: int) -> None:
+        continues = None
+        if turn.before:
+            built = judge.read(turn.before, [client])[client]["accumulated"]
+            continues = msgspec.convert(built, UIMessage)
+            continues.parts = answered(continues.parts, turn.answers)
+        chunks = [Start("m"), *(chunk for chunk in turn.chunks if not isinstance(chunk, Start))]
+        cut %= len(chunks) + 1
+        again = [*folded(chunks[:cut], continues), *chunks[cut:]]
+        if client != V7:
+            again = [chunk for chunk in again if not isinstance(chunk, ToolApprovalResponse)]
+        stayed = judge.read(chunks, [client], continues=None if continues is None else as_json(continues))[client]
+        came_back = judge.read(again, [client])[client]
+        expected, actual = as_told(stayed["accumulated"], client), as_told(came_back["accumulated"], client)
+        assert strict(actual) == strict(expected), (client, cut, SEED)
+
+    check()
