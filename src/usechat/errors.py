@@ -1,16 +1,21 @@
 """The errors of usechat.
 
 UsechatError
+├── MappingError               an event that a source cannot use; nothing of it was written
 ├── ProtocolError              a stream broke a rule of the UI message stream
 │   ├── LocalProtocolError     our side tried to say something illegal: fix the agent or the mapper
 │   └── RemoteProtocolError    the other side sent something that no client could read
 └── RequestError               a request that cannot be served; `status` is the HTTP status to answer with
 """
 
-__all__ = ["LocalProtocolError", "ProtocolError", "RemoteProtocolError", "RequestError", "UsechatError"]
+__all__ = ["LocalProtocolError", "MappingError", "ProtocolError", "RemoteProtocolError", "RequestError", "UsechatError"]
 
 
 class UsechatError(Exception):
+    pass
+
+
+class MappingError(UsechatError):
     pass
 
 
@@ -40,8 +45,12 @@ class RemoteProtocolError(ProtocolError):
 
 
 class RequestError(UsechatError):
-    """A bad request. Its text is one plain sentence, written for the person who sent it."""
+    """A bad request. Its text is one plain sentence, written for the person who sent it.
 
-    def __init__(self, sentence: str, *, status: int = 400) -> None:
+    `retry_after` is the number of seconds after which the same request may succeed.
+    """
+
+    def __init__(self, sentence: str, *, status: int = 400, retry_after: int | None = None) -> None:
         super().__init__(sentence)
         self.status = status
+        self.retry_after = retry_after

@@ -1,0 +1,238 @@
+"""A turn: one agent at work on one answer. It writes a log; responses read it, come and go."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, Final, ParamSpec, TypeAlias
+
+from msgspec import Struct
+
+from usechat.protocol.chunks import Chunk, FinishReason, ToolApprovalResponse
+from usechat.protocol.clients import TYPES
+from usechat.protocol.codec import decode_chunk, encode_chunk
+from usechat.protocol.messages import UIMessage
+from usechat.protocol.reader import MessageReader
+from usechat.protocol.replay import Fold
+from usechat.protocol.sse import encode_event, payload_of
+from usechat.protocol.state import StreamState
+from usechat.protocol.writer import MessageWriter
+from usechat.stores import Outcome, TurnLog
+
+__all__ = ["OnEnd", "Turn", "TurnLimits"]
+
+OnEnd: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
+
+_P = ParamSpec("_P")
+_YIELD_AFTER: Final = 32 * 1024
+_OUTCOMES: Final[dict[str, Outcome]] = {"ended": "done", "failed": "error"}
+
+
+class TurnLimits(Struct, frozen=True):
+    """How long a turn may take and how much it may say.
+
+    `linger` is what happens when the last reader leaves: 0 stops the turn at once, None lets it run to its end, a
+    number waits that many seconds for somebody to come back. `idle` counts seconds without a chunk, except while an
+    approval is open. `log` is the most bytes of a turn.
+    """
+
+    linger: float | None = 30.0
+    idle: float | None = 120.0
+    total: float | None = 3600.0
+    log: int = 16 * 1024 * 1024
+
+
+class Turn:
+    """Runs one agent, in a task of its own, and owns the message that it writes.
+
+    `work` is the agent; it calls `say` to write, from any thread. `explain` gives the text that the user sees for
+    an exception. `on_end` is awaited exactly once, however the turn ends, with the message as far as it came.
+    """
+
+    def __init__(
+        self,
+        log: TurnLog,
+        writer: MessageWriter,
+        continues: UIMessage | None,
+        *,
+        limits: TurnLimits,
+        explain: Callable[[BaseException], str],
+        on_end: OnEnd,
+    ) -> None:
+        self.log = log
+        self.writer = writer
+        self.lock = threading.RLock()
+        self.stopping = asyncio.Event()
+        self._reader = MessageReader(continues)
+        # A client that counts must not take the index of one turn for that of another.
+        self._id_line = f"id: {self.mark}.".encode()
+        self._fold = Fold(continues)
+        self._folded = 0
+        self._replay = b""
+        self._limits = limits
+        self._explain = explain
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._readers = 0
+        self._last = time.monotonic()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._settled = self._loop.create_future()
+        log.on_stop = self.stop
+
+    def start(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.say(self.writer.start)
+        self._task = asyncio.create_task(self._run(work))
+        if self._limits.total is not None:
+            self._after("total", self._limits.total, self._too_long)
+        if self._limits.idle is not None:
+            self._after("idle", self._limits.idle, self._check_idle, self._limits.idle)
+
+    @property
+    def mark(self) -> str:
+        """What stands before the index in the `id:` of the turn's frames."""
+        return self.log.turn[:8]
+
+    @property
+    def ended(self) -> bool:
+        return self.log.outcome is not None
+
+    def say(self, write: Callable[_P, Iterable[Chunk]], *arguments: _P.args, **options: _P.kwargs) -> None:
+        """Append what a method of the writer or a mapper makes to the log; after the end it is not called."""
+        with self.lock:
+            if not self.ended:
+                self._take(write(*arguments, **options))
+
+    async def breathe(self, size: int) -> int:
+        """Let other tasks run once in a while; `size` is what the last call returned."""
+        if self.log.size - size < _YIELD_AFTER:
+            return size
+        await asyncio.sleep(0)
+        return self.log.size
+
+    def stop(self) -> None:
+        """End the turn at once: cancel the agent, keep what it said."""
+        with self.lock:
+            if self.ended:
+                return
+            self.stopping.set()
+            self._end(self.writer.abort(), "stopped")
+
+    def fail(self, text: str) -> None:
+        """End the turn with an error, whose text the user sees."""
+        with self.lock:
+            if not self.ended:
+                self._end(self.writer.fail(text), "error")
+
+    async def settled(self) -> None:
+        """Wait until the turn has ended and `on_end` is through."""
+        await asyncio.shield(self._settled)
+
+    def replayed(self) -> tuple[bytes, int]:
+        """The message so far as frames, folded, and the index of the last chunk that they hold."""
+        with self.lock:
+            frames = self.log.frames
+            if self._folded != len(frames) or not self._replay:
+                for frame in frames[self._folded :]:
+                    self._fold.add(decode_chunk(payload_of(frame)).chunk)
+                self._folded = len(frames)
+                self._replay = b"".join(encode_event(encode_chunk(chunk)) for chunk in self._told())
+            return self._replay, self._folded
+
+    def _told(self) -> Iterator[Chunk]:
+        client = self.writer.client
+        for chunk in self._fold.chunks():
+            # The parts of a continued message may hold what only newer clients can be told.
+            if not isinstance(chunk, ToolApprovalResponse) or client.takes(TYPES["tool-approval-response"]):
+                yield from client.fit(chunk, StreamState())
+
+    def attach(self) -> None:
+        """Count a reader; it calls `detach` when it leaves."""
+        self._readers += 1
+        self._cancel("linger")
+
+    def detach(self) -> None:
+        self._readers -= 1
+        if self._readers == 0 and not self.ended and self._limits.linger is not None:
+            self._after("linger", self._limits.linger, self.stop)
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except asyncio.CancelledError:
+            self.stop()
+            raise
+        # The border: whatever an agent raises ends its turn with a masked error, and nothing else.
+        except Exception as error:  # noqa: BLE001
+            self.fail(self._explain(error))
+        else:
+            with self.lock:
+                if not self.ended:
+                    self._end(self.writer.finish(self._reason()), "done")
+
+    def _reason(self) -> FinishReason:
+        waits = any(call.state in ("available", "requested") for call in self.writer.state.open_calls())
+        return "tool-calls" if waits else "stop"
+
+    def _take(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
+            self._append(chunk)
+        self._last = time.monotonic()
+        if self.writer.state.phase in _OUTCOMES:
+            self._end((), _OUTCOMES[self.writer.state.phase])
+        elif self.log.size > self._limits.log:
+            self._end(self.writer.fail("The answer became too large."), "error")
+        else:
+            self._in_loop(self.log.wake)
+
+    def _append(self, chunk: Chunk) -> None:
+        self._reader.apply(chunk)
+        index = len(self.log.frames) + 1
+        self.log.append(b"%b%d\ndata: %b\n\n" % (self._id_line, index, encode_chunk(chunk)))
+
+    def _end(self, chunks: Iterable[Chunk], outcome: Outcome) -> None:
+        for chunk in chunks:
+            self._append(chunk)
+        self.log.close(outcome)
+        self._in_loop(self._close, outcome)
+
+    def _in_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
+        if threading.get_ident() == self._thread:
+            callback(*arguments)
+        else:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _close(self, outcome: Outcome) -> None:
+        for name in list(self._timers):
+            self._cancel(name)
+        self.log.wake()
+        if self._task is not None and self._task is not asyncio.current_task(self._loop):
+            self._task.cancel()
+        self._closing = self._loop.create_task(self._settle(outcome))
+
+    async def _settle(self, outcome: Outcome) -> None:
+        try:
+            await self._on_end(outcome, self._reader.message)
+        finally:
+            self._settled.set_result(None)
+
+    def _after(self, name: str, seconds: float, callback: Callable[..., None], *arguments: Any) -> None:
+        self._timers[name] = self._loop.call_later(seconds, callback, *arguments)
+
+    def _cancel(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _too_long(self) -> None:
+        self.fail("The answer took too long.")
+
+    def _check_idle(self, idle: float) -> None:
+        left = self._last + idle - time.monotonic()
+        waits = any(call.state == "requested" for call in self.writer.state.open_calls())
+        if left <= 0 and not waits:
+            self.fail("The agent did not answer in time.")
+        else:
+            self._after("idle", left if left > 0 else idle, self._check_idle, idle)
