@@ -1,0 +1,135 @@
+"""The frames of the client's `WebSocketChatTransport` (`ai` 7.0.135 and later), each of them one text."""
+
+import re
+from typing import Any, Final, Literal, TypeAlias, cast
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from usechat.errors import RequestError
+from usechat.protocol.messages import IDENTIFIER
+
+# The one reader of JSON that forgives half an emoji as browsers send it.
+from usechat.protocol.requests import (
+    ChatRequest,
+    Limits,
+    _decode,  # pyright: ignore[reportPrivateUsage]
+    decode_request,
+)
+from usechat.protocol.sse import payload_of
+
+__all__ = [
+    "ClientFrame",
+    "Notice",
+    "chunk_frame",
+    "chunk_opening",
+    "notice",
+    "open_frame",
+    "read_headers",
+    "read_resume",
+    "read_send",
+]
+
+Notice: TypeAlias = Literal["start", "end", "no-active", "error"]
+
+# RFC 9110, section 5; a value is what an HTTP server would hand on, since an app reads it as a header.
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,16384}")
+_MAX_HEADERS: Final = 64 * 1024
+_PROTOCOL_FIELDS: Final = frozenset(("id", "message", "messages", "trigger", "messageId"))
+
+
+class ClientFrame(Struct, frozen=True, rename="camel"):
+    """A frame of which only the type and the id of its request are read yet, so that a stranger's costs little."""
+
+    type: str
+    request_id: str
+    id: Raw = Raw(b"null")
+    headers: Raw = Raw(b"null")
+    last_sequence: Raw = Raw(b"null")
+
+
+_FRAMES: Final = msgspec.json.Decoder(ClientFrame)
+_TEXT: Final = msgspec.json.Decoder(str)
+_HEADERS: Final = msgspec.json.Decoder(dict[str, str])
+_NUMBER: Final = msgspec.json.Decoder[int | None](int | None)
+
+
+def open_frame(data: bytes) -> ClientFrame:
+    """Read what a frame is and which request it belongs to.
+
+    Raises:
+        RequestError: It belongs to none, so that no answer could reach its sender.
+    """
+    frame = _decode(_FRAMES, data, "A frame", "must be a JSON object with a type and a requestId")
+    if problem := IDENTIFIER(frame.request_id):
+        raise RequestError(f"requestId{problem}.")
+    return frame
+
+
+def read_headers(frame: ClientFrame) -> dict[str, str]:
+    """The headers inside the frame, by lower-case name.
+
+    Raises:
+        RequestError: They are none that HTTP could carry.
+    """
+    if len(bytes(frame.headers)) > _MAX_HEADERS:
+        raise RequestError(f"headers must not be larger than {_MAX_HEADERS:,} bytes.")
+    headers = _decode(_HEADERS, frame.headers, "headers", "must be an object of strings")
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise RequestError(f"headers must hold headers as HTTP has them, which {name[:40]!a} is not.")
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def read_send(data: bytes, limits: Limits) -> ChatRequest:
+    """Read the request of a `send` frame; its `metadata` is given with the extra fields.
+
+    Raises:
+        RequestError: The request cannot be served; status 413 if it is too large, else 400.
+    """
+    # A frame has the fields of a POST's body, except that the extra ones are in a body of their own.
+    request = decode_request(data, limits)
+    body: Any = request.extra.get("body")
+    if not isinstance(body, dict):
+        raise RequestError("body must be an object.")
+    extra = {name: value for name, value in cast("dict[str, Any]", body).items() if name not in _PROTOCOL_FIELDS}
+    if "metadata" in request.extra:
+        extra.setdefault("metadata", request.extra["metadata"])
+    return msgspec.structs.replace(request, extra=extra)
+
+
+def read_resume(frame: ClientFrame) -> tuple[str, int | None]:
+    """The chat that a `resume` frame asks for, and the sequence of the last chunk that the client has, if it counts.
+
+    Raises:
+        RequestError: One of them is wrong.
+    """
+    chat_id = _decode(_TEXT, frame.id, "id", "must be a string")
+    if problem := IDENTIFIER(chat_id):
+        raise RequestError(f"id{problem}.")
+    seen = _decode(_NUMBER, frame.last_sequence, "lastSequence", "must be a whole number")
+    if seen is not None and seen < 0:
+        raise RequestError("lastSequence must not be negative.")
+    return chat_id, seen
+
+
+def notice(kind: Notice, request_id: str, error_text: str | UnsetType = UNSET) -> str:
+    """A frame that carries no chunk."""
+    return msgspec.json.encode(_Notice(kind, request_id, error_text)).decode()
+
+
+def chunk_opening(request_id: str) -> str:
+    """How all chunk frames of a request begin."""
+    return f'{{"type":"chunk","requestId":{msgspec.json.encode(request_id).decode()},"sequence":'
+
+
+def chunk_frame(opening: str, sequence: int, event: bytes) -> str:
+    """The frame of a chunk that a turn's log keeps as a server-sent event."""
+    return f'{opening}{sequence},"chunk":{payload_of(event).decode()}}}'
+
+
+class _Notice(Struct, rename="camel"):
+    type: Notice
+    request_id: str
+    error_text: str | UnsetType
