@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from usechat.cli.check import check
+from usechat.cli.serve import serve
 
 __all__ = ["app"]
 
@@ -14,6 +15,7 @@ app = typer.Typer(
     help="Serve any Python agent to the AI SDK's useChat().",
 )
 app.command()(check)
+app.command()(serve)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001

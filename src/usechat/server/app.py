@@ -1,0 +1,138 @@
+"""The whole as an app: the chat, and what a server has beside it."""
+
+import re
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from msgspec import structs
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from usechat.agents.plain import PlainAgent
+from usechat.database import Database
+from usechat.history import History
+from usechat.protocol.clients import ClientName
+from usechat.protocol.requests import Limits
+from usechat.server import access
+from usechat.server.auth import Authenticate
+from usechat.server.chats import Chats, ChatSettings
+from usechat.server.draining import drain_on_signals
+from usechat.server.endpoint import ChatEndpoint
+from usechat.server.response import StreamLimits
+from usechat.stores import TurnStore
+
+__all__ = ["create_app", "how_to_connect"]
+
+_SETTINGS: Final = ChatSettings()
+_LIMITS: Final = Limits()
+_STREAM: Final = StreamLimits()
+_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+
+_HOW_TO_CONNECT: Final = """\
+  curl -N {url} -H 'content-type: application/json' \\
+    -d '{{"id": "1", "message": {{"id": "1", "role": "user", "parts": [{{"type": "text", "text": "Hello"}}]}}}}'
+
+  const chat = useChat({{ transport: new DefaultChatTransport({{ api: '{url}' }}) }})
+"""
+
+
+def how_to_connect(url: str) -> str:
+    """Give the lines that call the chat at this URL from a terminal and from a page."""
+    return _HOW_TO_CONNECT.format(url=url)
+
+
+def create_app(
+    agent: PlainAgent,
+    *,
+    path: str = "/api/chat",
+    authenticate: Authenticate | None = None,
+    store: TurnStore | None = None,
+    history: History | str | None = None,
+    client: ClientName | None = None,
+    settings: ChatSettings = _SETTINGS,
+    limits: Limits = _LIMITS,
+    stream: StreamLimits = _STREAM,
+    cors: Collection[str] = (),
+    cors_credentials: bool = False,
+    allowed_hosts: Sequence[str] | None = None,
+    grace: float | None = 10.0,
+) -> Starlette:
+    """Make the app that serves an agent to `useChat()` at `path`, with `/`, `/healthz`, `/readyz` and `/metrics`.
+
+    `history` is where chats are kept: in memory, at a database URL, or in a History that stays its maker's to close.
+    `client` goes before the one in `settings`. `cors` are the origins whose pages may call the chat, `allowed_hosts`
+    the names that the server goes by. A server that is told to end gives running turns `grace` seconds; with None the
+    app leaves signals alone.
+
+    Raises:
+        ValueError: The path, an origin, a host or the database URL is not one.
+        ImportError: The package that the database needs is not installed.
+    """
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"{path!r} is not a path such as /api/chat.")
+    middleware = _middleware(cors, allowed_hosts, credentials=cors_credentials)
+    kept, database = _open_history(history)
+    chosen = structs.replace(settings, client=client or settings.client)
+    endpoint = ChatEndpoint(
+        agent,
+        authenticate=authenticate,
+        store=store,
+        history=kept,
+        settings=chosen,
+        limits=limits,
+        stream=stream,
+        origins=cors,
+    )
+    app = Starlette(
+        routes=[*_routes(endpoint.chats, path), *endpoint.routes(path)],
+        middleware=middleware,
+        lifespan=lambda _: _lifespan(endpoint.chats, database, grace),
+    )
+    app.state.endpoint = endpoint
+    return app
+
+
+def _open_history(history: History | str | None) -> tuple[History, Database | None]:
+    if isinstance(history, History):
+        return history, None
+    database = Database() if history is None else Database(history)
+    return History(database), database
+
+
+def _middleware(origins: Collection[str], hosts: Sequence[str] | None, *, credentials: bool) -> list[Middleware]:
+    checks = [] if hosts is None else [access.host_check(hosts)]
+    return [*checks, access.cors(origins, credentials=credentials)] if origins else checks
+
+
+@asynccontextmanager
+async def _lifespan(chats: Chats, database: Database | None, grace: float | None) -> AsyncGenerator[None, None]:
+    async with AsyncExitStack() as stack:
+        if database is not None:
+            stack.push_async_callback(database.aclose)
+        # Turns that nobody reads any more still have a message to store.
+        stack.push_async_callback(chats.drain, 0)
+        if grace is not None:
+            stack.enter_context(drain_on_signals(chats, grace=grace))
+        yield
+
+
+def _routes(chats: Chats, path: str) -> list[Route]:
+    async def about(request: Request) -> Response:
+        url = str(request.url.replace(path=request.scope.get("root_path", "") + path, query=""))
+        return PlainTextResponse(f"usechat serves an agent to useChat() at {url}\n\n{how_to_connect(url)}")
+
+    async def healthy(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(_request: Request) -> Response:
+        return PlainTextResponse("ok\n") if chats.ready else PlainTextResponse("draining\n", status_code=503)
+
+    async def metrics(_request: Request) -> Response:
+        text, media_type = chats.metrics.render()
+        return Response(text, media_type=media_type)
+
+    return [Route("/", about), Route("/healthz", healthy), Route("/readyz", ready), Route("/metrics", metrics)]

@@ -1,0 +1,291 @@
+"""Who is asking: the user behind a connection, by opaque tokens or by JWTs."""
+
+import hashlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import anyio
+import jwt
+import msgspec
+from anyio import to_thread
+from jwt import PyJWK, PyJWKClient, PyJWTError
+from starlette.requests import HTTPConnection
+
+from usechat.errors import RequestError
+
+__all__ = [
+    "Authenticate",
+    "BearerTokens",
+    "JwksUrl",
+    "JwtAlgorithm",
+    "JwtAuth",
+    "JwtKeys",
+    "authenticated",
+    "bearer_token",
+]
+
+Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[str | None] | str | None]
+JwtAlgorithm: TypeAlias = Literal["HS256", "RS256", "ES256", "EdDSA"]
+
+_log = logging.getLogger(__name__)
+
+# RFC 6750, section 2.1; longer ones are refused before anybody spends time on them.
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,16384}={0,2}")
+_HEADER: Final = re.compile(rf"(?i:bearer) +({_TOKEN.pattern})")
+_SUBPROTOCOL: Final = re.compile(rf"bearer\.({_TOKEN.pattern})")
+_SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
+
+# A secret that anybody can fetch is none, so a published key set has no keys for HS256.
+_PUBLIC_KEY_ALGORITHMS: Final = frozenset({"RS256", "ES256", "EdDSA"})
+_ALGORITHMS: Final = _PUBLIC_KEY_ALGORITHMS | {"HS256"}
+
+_RETRY_SECONDS: Final = 15.0
+_UNKNOWN_KEY_SECONDS: Final = 60.0
+# A provider that is away for a while signs nobody out, but a key that it withdrew is not believed for ever.
+_STALE_SECONDS: Final = 3600.0
+
+
+async def authenticated(authenticate: Authenticate, connection: HTTPConnection) -> str | None:
+    """Give the id of the connection's user, or None if it has none."""
+    user = authenticate(connection)
+    if user is None or isinstance(user, str):
+        return user or None
+    return await user or None
+
+
+def bearer_token(connection: HTTPConnection) -> str | None:
+    """Give the token of `Authorization: Bearer <token>`, or of a WebSocket's subprotocol `bearer.<token>`."""
+    values, form = connection.headers.getlist("authorization"), _HEADER
+    if not values and connection.scope["type"] == "websocket":
+        offered = ",".join(connection.headers.getlist("sec-websocket-protocol")).split(",")
+        values, form = [name.strip() for name in offered if name.strip().startswith("bearer.")], _SUBPROTOCOL
+    match = form.fullmatch(values[0]) if len(values) == 1 else None
+    return match[1] if match else None
+
+
+class BearerTokens:
+    """Knows users by opaque tokens, of which it keeps only the SHA-256 digests.
+
+    Raises:
+        ValueError: A token holds what no header can carry, or a user has no id.
+    """
+
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        if not all(map(_TOKEN.fullmatch, tokens)):
+            raise ValueError("A token may hold only letters, digits and -._~+/, and up to two = at its end.")
+        self._users = _checked({_digest(token): user for token, user in tokens.items()})
+
+    @classmethod
+    def from_hashes(cls, users: Mapping[str, str]) -> Self:
+        """Make it from the users by the SHA-256 of their tokens, in hexadecimal.
+
+        Raises:
+            ValueError: A hash is not the SHA-256 of anything, or a user has no id.
+        """
+        if not all(map(_SHA256.fullmatch, users)):
+            raise ValueError("A token's hash must be its SHA-256 in 64 hexadecimal digits.")
+        made = cls({})
+        made._users = _checked({bytes.fromhex(digest): user for digest, user in users.items()})
+        return made
+
+    def __call__(self, connection: HTTPConnection) -> str | None:
+        token = bearer_token(connection)
+        # How long the look-up takes tells at most how a digest begins, and nobody can choose a token by its digest.
+        return self._users.get(_digest(token)) if token else None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _checked(users: dict[bytes, str]) -> dict[bytes, str]:
+    if not all(users.values()):
+        raise ValueError("A token must belong to a user whose id is not empty.")
+    return users
+
+
+class _KeySet(msgspec.Struct):
+    keys: list[dict[str, Any]]
+
+
+class JwtKeys:
+    """The keys of a JWKS that may sign a token, each for one algorithm; keys for other things are left out.
+
+    Raises:
+        ValueError: None is left.
+    """
+
+    def __init__(self, keys: Iterable[dict[str, Any]], *, algorithms: Collection[str] = _ALGORITHMS) -> None:
+        self._by_kid: dict[str | None, PyJWK] = {}
+        for fields in keys:
+            if key := _usable(fields, algorithms):
+                self._by_kid.setdefault(key.key_id, key)
+        if not self._by_kid:
+            raise ValueError(f"There is no key that is long enough for {', '.join(sorted(algorithms))}.")
+
+    @classmethod
+    def static(cls, algorithm: JwtAlgorithm, key: str | bytes, *, kid: str | None = None) -> Self:
+        """Take one key: a secret of at least 32 bytes for HS256, else a public key in PEM.
+
+        Raises:
+            ValueError: The key is not one for this algorithm, or too short.
+        """
+        if algorithm not in _ALGORITHMS:
+            raise ValueError(f"The algorithm must be one of {', '.join(sorted(_ALGORITHMS))}.")
+        signer = jwt.get_algorithm_by_name(algorithm)
+        try:
+            fields = {**signer.to_jwk(signer.prepare_key(key), as_dict=True), "alg": algorithm}
+        except (PyJWTError, TypeError, ValueError):
+            raise ValueError(f"The key is not one for {algorithm}.") from None
+        return cls([fields if kid is None else {**fields, "kid": kid}], algorithms=[algorithm])
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Read a JWKS file.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is no key set, or none of its keys can be used.
+        """
+        content = Path(path).read_bytes()
+        try:
+            keys = msgspec.json.decode(content, type=_KeySet).keys
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise ValueError("The file is not a JSON Web Key Set.") from None
+        return cls(keys)
+
+    def find(self, kid: str | None) -> PyJWK | None:
+        """Give the key of this id; an only key is meant by a token that names none, and one without an id by any."""
+        only = next(iter(self._by_kid.values())) if kid is None and len(self._by_kid) == 1 else None
+        return self._by_kid.get(kid) or self._by_kid.get(None) or only
+
+
+def _usable(fields: dict[str, Any], algorithms: Collection[str]) -> PyJWK | None:
+    if not isinstance(fields.get("kid", ""), str) or fields.get("use", "sig") != "sig":
+        return None
+    try:
+        key = PyJWK(fields)
+    except (PyJWTError, LookupError, TypeError):
+        return None
+    is_short = key.Algorithm.check_key_length(key.key) is not None
+    return key if key.algorithm_name in algorithms and not is_short else None
+
+
+class JwksUrl:
+    """The key set that an identity provider publishes, fetched when it is needed and kept for `lifetime` seconds.
+
+    A token with an unknown key has it fetched again, at most once a minute.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        lifetime: float = 300.0,
+        timeout: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = PyJWKClient(url, cache_jwk_set=False, timeout=timeout)
+        self._lifetime = lifetime
+        self._clock = clock
+        self._keys: JwtKeys | None = None
+        self._fetched = self._tried = -inf
+        self._fetching = anyio.Lock()
+        self._downloading = threading.Lock()
+
+    async def find(self, kid: str | None) -> PyJWK | None:
+        """Give the key of this id.
+
+        Raises:
+            RequestError: The key set cannot be had, with status 503.
+        """
+        if self._is_due(kid) or (self._fetching.locked() and self._known(kid) is None):
+            async with self._fetching:
+                if self._is_due(kid):
+                    await self._fetch()
+        if self._clock() - self._fetched > _STALE_SECONDS:
+            raise RequestError("Who you are cannot be checked at the moment.", status=503)
+        return self._known(kid)
+
+    def _known(self, kid: str | None) -> PyJWK | None:
+        return self._keys.find(kid) if self._keys else None
+
+    def _is_due(self, kid: str | None) -> bool:
+        now = self._clock()
+        if now - self._fetched > self._lifetime:
+            return now - self._tried >= _RETRY_SECONDS
+        return now - self._tried >= _UNKNOWN_KEY_SECONDS and self._known(kid) is None
+
+    async def _fetch(self) -> None:
+        self._tried = self._clock()
+        try:
+            # The client's own time limit is for each read, and a server can drip.
+            with anyio.fail_after(self._client.timeout):
+                published = await to_thread.run_sync(self._download, abandon_on_cancel=True)
+            self._keys = JwtKeys(published.keys, algorithms=_PUBLIC_KEY_ALGORITHMS)
+            self._fetched = self._clock()
+        except (PyJWTError, OSError, ValueError) as problem:
+            _log.warning("The keys at %s could not be fetched: %r", self._client.uri, problem)
+
+    def _download(self) -> _KeySet:
+        # What was given up goes on in its thread, and each further one beside it would take a thread for good.
+        if not self._downloading.acquire(blocking=False):
+            raise TimeoutError("The download before this one has not ended.")
+        try:
+            return msgspec.convert(self._client.fetch_data(), _KeySet)
+        finally:
+            self._downloading.release()
+
+
+class JwtAuth:
+    """Knows users by the `sub` of a JWT that one of the keys has signed, for this audience, by this issuer."""
+
+    def __init__(
+        self,
+        keys: JwtKeys | JwksUrl,
+        *,
+        audience: str | Sequence[str],
+        issuer: str | Sequence[str],
+        leeway: float = 30.0,
+    ) -> None:
+        if not audience or not issuer:
+            raise ValueError("JwtAuth needs an audience and an issuer.")
+        self._keys = keys
+        self._audience = audience
+        self._issuer = issuer
+        self._leeway = leeway
+
+    async def __call__(self, connection: HTTPConnection) -> str | None:
+        """Give the user of the connection's token.
+
+        Raises:
+            RequestError: The published keys cannot be had, with status 503.
+        """
+        token = bearer_token(connection)
+        if token is None:
+            return None
+        try:
+            kid: str | None = jwt.get_unverified_header(token).get("kid")
+            key = await self._keys.find(kid) if isinstance(self._keys, JwksUrl) else self._keys.find(kid)
+            return self._subject(token, key) if key else None
+        except PyJWTError as problem:
+            _log.debug("A token was refused: %s", type(problem).__name__)
+            return None
+
+    def _subject(self, token: str, key: PyJWK) -> str:
+        claims = jwt.decode(
+            token,
+            key,
+            algorithms=[key.algorithm_name],
+            audience=self._audience,
+            issuer=self._issuer,
+            leeway=self._leeway,
+            options={"require": ["exp", "aud", "iss", "sub"], "enforce_minimum_key_length": True},
+        )
+        return claims["sub"]

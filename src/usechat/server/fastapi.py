@@ -1,0 +1,167 @@
+"""The routes of a chat as FastAPI shows them in its documentation."""
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from fastapi import APIRouter
+from msgspec import Struct
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from usechat.protocol.messages import Role
+from usechat.protocol.requests import Trigger
+
+__all__ = ["SSE_EXAMPLE", "ChatBody", "ChatMessage", "chat_router"]
+
+SSE_EXAMPLE: Final = """\
+id: 1
+data: {"type":"start","messageId":"msg-1"}
+
+id: 2
+data: {"type":"start-step"}
+
+id: 3
+data: {"type":"text-start","id":"text-1"}
+
+id: 4
+data: {"type":"text-delta","id":"text-1","delta":"Hello"}
+
+id: 5
+data: {"type":"text-end","id":"text-1"}
+
+id: 6
+data: {"type":"finish-step"}
+
+id: 7
+data: {"type":"finish","finishReason":"stop"}
+
+data: [DONE]
+
+"""
+
+
+class ChatMessage(BaseModel):
+    """A UIMessage of the AI SDK."""
+
+    id: str
+    role: Role
+    parts: list[dict[str, Any]] = Field(examples=[[{"type": "text", "text": "Hello"}]])
+    metadata: Any = None
+
+
+class ChatBody(BaseModel):
+    """What `useChat()` posts; fields beside these reach the agent as they are."""
+
+    # Only the documentation is made from it: what comes in is read by `decode_request`.
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    messages: list[ChatMessage]
+    trigger: Trigger = "submit-message"
+    messageId: str | None = None  # noqa: N815
+
+
+class _Operation(Struct, frozen=True):
+    name: str
+    method: Literal["GET", "POST"]
+    summary: str
+    responses: dict[int | str, dict[str, Any]]
+    status: int = 200
+    extra: dict[str, Any] = {}
+
+
+def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {
+        status: {"description": "One sentence for the user.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+        for status in statuses
+    }
+
+
+def _body_schema() -> dict[str, Any]:
+    # FastAPI gives names of its own to the models that it collects, so a reference could miss: the message goes inline.
+    schema = ChatBody.model_json_schema()
+    schema["properties"]["messages"]["items"] = schema.pop("$defs")["ChatMessage"]
+    return schema
+
+
+def _parameter(
+    place: Literal["path", "query", "header"], name: str, text: str, schema: dict[str, Any]
+) -> dict[str, Any]:
+    return {"in": place, "name": name, "description": text, "required": place == "path", "schema": schema}
+
+
+_STREAM: Final[dict[str, Any]] = {
+    "description": "The turn as a UI message stream, in server-sent events.",
+    "content": {"text/event-stream": {"schema": {"type": "string"}, "example": SSE_EXAMPLE}},
+}
+_CHAT_ID: Final = _parameter("path", "chat_id", "The chat's id.", {"type": "string", "minLength": 1, "maxLength": 512})
+_COUNT: Final = {"type": "integer", "minimum": 0}
+
+_OPERATIONS: Final = {
+    "": _Operation(
+        "chat",
+        "POST",
+        "Send a message, or the answer to a tool call, and read the turn that answers it.",
+        {200: _STREAM, **_refusals(400, 401, 404, 408, 409, 413, 415, 429, 503)},
+        extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _body_schema()}}}},
+    ),
+    "/{chat_id}/stream": _Operation(
+        "resume_chat",
+        "GET",
+        "Read the turn that runs in the chat: what it said so far, and what it says next.",
+        {200: _STREAM, 204: {"description": "Nothing runs in the chat."}, **_refusals(400, 401)},
+        extra={
+            "parameters": [
+                _CHAT_ID,
+                _parameter("query", "after", "The index of the last event that the client has.", _COUNT),
+                _parameter("header", "Last-Event-ID", "The same, as browsers send it.", _COUNT),
+            ]
+        },
+    ),
+    "/{chat_id}/stop": _Operation(
+        "stop_chat",
+        "POST",
+        "Stop the turn that runs in the chat; what it said is kept.",
+        {204: {"description": "Nothing runs in the chat any more."}, **_refusals(400, 401, 403)},
+        status=204,
+        extra={
+            "parameters": [
+                _CHAT_ID,
+                _parameter("query", "turn", "Stop this turn only: a newer one goes on.", {"type": "string"}),
+            ]
+        },
+    ),
+    "/{chat_id}/messages": _Operation(
+        "chat_messages",
+        "GET",
+        "The messages of the chat, as the client builds them.",
+        {200: {"description": "The messages.", "model": list[ChatMessage]}, **_refusals(400, 401, 404)},
+        extra={"parameters": [_CHAT_ID]},
+    ),
+}
+
+
+def chat_router(routes: Sequence[BaseRoute], path: str) -> APIRouter:
+    """Make the router with a chat's routes, which were made for `path`."""
+    router = APIRouter(tags=["chat"])
+    for route in routes:
+        if isinstance(route, WebSocketRoute):
+            router.add_api_websocket_route(route.path, route.endpoint, route.name)
+        elif isinstance(route, Route):
+            _add(router, route, _OPERATIONS[route.path_format.removeprefix(path)])
+    return router
+
+
+def _add(router: APIRouter, route: Route, operation: _Operation) -> None:
+    router.add_api_route(
+        route.path,
+        route.endpoint,
+        name=operation.name,
+        methods=[operation.method],
+        summary=operation.summary,
+        status_code=operation.status,
+        response_class=Response,
+        responses=operation.responses,
+        openapi_extra=operation.extra,
+    )

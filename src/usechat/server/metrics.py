@@ -1,0 +1,75 @@
+"""What happens in the server, as Prometheus metrics."""
+
+from typing import Final, Literal, TypeAlias, get_args
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from usechat.stores import Outcome
+
+__all__ = ["Dropped", "Metrics"]
+
+Dropped: TypeAlias = Literal["late", "unknown"]
+
+_FIRST_BYTE_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
+_TURN_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+
+
+class Metrics:
+    """Counts for one app, in a registry of its own, so that two apps in one process do not meet."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._started = Counter("usechat_turns_started", "Turns that began.", registry=registry)
+        ended = Counter("usechat_turns_ended", "Turns that ended.", ["outcome"], registry=registry)
+        self._ended = {outcome: ended.labels(outcome) for outcome in get_args(Outcome)}
+        self._running = Gauge("usechat_turns_running", "Turns that run now.", registry=registry)
+        self._turn_seconds = Histogram(
+            "usechat_turn_seconds", "How long a turn ran.", buckets=_TURN_SECONDS, registry=registry
+        )
+        self._streams = Gauge("usechat_streams_open", "Responses and sockets that read a turn now.", registry=registry)
+        self._first_byte = Histogram(
+            "usechat_first_byte_seconds",
+            "From a request to the first byte of its stream.",
+            buckets=_FIRST_BYTE_SECONDS,
+            registry=registry,
+        )
+        self._chunks = Counter("usechat_chunks_sent", "Chunks sent to clients.", registry=registry)
+        self._bytes = Counter("usechat_sent_bytes", "Bytes sent to clients in streams.", registry=registry)
+        self._refused = Counter(
+            "usechat_requests_refused", "Requests answered with an error.", ["status"], registry=registry
+        )
+        dropped = Counter("usechat_events_dropped", "Events of agents that were not sent.", ["why"], registry=registry)
+        self._dropped = {why: dropped.labels(why) for why in get_args(Dropped)}
+
+    def turn_started(self) -> None:
+        self._started.inc()
+        self._running.inc()
+
+    def turn_ended(self, outcome: Outcome, seconds: float) -> None:
+        self._ended[outcome].inc()
+        self._running.dec()
+        self._turn_seconds.observe(seconds)
+
+    def stream_opened(self) -> None:
+        self._streams.inc()
+
+    def stream_closed(self) -> None:
+        self._streams.dec()
+
+    def first_byte_sent(self, seconds: float) -> None:
+        self._first_byte.observe(seconds)
+
+    def sent(self, *, chunks: int, size: int) -> None:
+        """Count what was sent since the last call; it takes a lock, so call it for a batch, not for a chunk."""
+        self._chunks.inc(chunks)
+        self._bytes.inc(size)
+
+    def request_refused(self, status: int) -> None:
+        self._refused.labels(status).inc()
+
+    def event_dropped(self, why: Dropped) -> None:
+        self._dropped[why].inc()
+
+    def render(self) -> tuple[bytes, str]:
+        """Give all metrics as text for Prometheus, and the content type of that text."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST

@@ -1,0 +1,173 @@
+"""The SSE response that reads a turn's log: it writes together what is ready and waits for nothing else."""
+
+import asyncio
+import time
+from typing import Final
+
+from msgspec import Struct
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from usechat.protocol.sse import DONE, KEEP_ALIVE
+from usechat.server.metrics import Metrics
+from usechat.stores import TurnLog
+from usechat.turns import Turn
+
+__all__ = ["STREAM_HEADERS", "StreamLimits", "TurnResponse"]
+
+STREAM_HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache, no-transform",
+    "x-accel-buffering": "no",
+    "x-vercel-ai-ui-message-stream": "v1",
+}
+_BATCH: Final = 64 * 1024
+
+
+class StreamLimits(Struct, frozen=True):
+    """When to keep a silent stream alive, and when to give up a reader that does not read.
+
+    A reader that is more than `behind` bytes late and makes no progress for `patience` seconds is cut off.
+    """
+
+    keep_alive: float = 15.0
+    behind: int = 1024 * 1024
+    patience: float = 30.0
+
+
+class TurnResponse(Response):
+    """Sends `first`, then the turn's frames after `after`, and follows the turn to its end."""
+
+    def __init__(
+        self, turn: Turn, limits: StreamLimits, metrics: Metrics, *, first: bytes = b"", after: int = 0
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({**STREAM_HEADERS, "x-usechat-turn": turn.log.turn})
+        self._turn = turn
+        self._first = first
+        self._after = self._cursor = after
+        self._limits = limits
+        self._metrics = metrics
+        self._made = time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._turn.attach()
+        self._metrics.stream_opened()
+        pace = _Pace(self._turn.log, self._limits)
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
+        gone.add_done_callback(lambda _: pace.leave())
+        try:
+            await self._follow(send, pace)
+        except asyncio.CancelledError:
+            if not pace.cut:
+                raise
+        finally:
+            gone.cancel()
+            pace.close()
+            self._turn.detach()
+            self._metrics.stream_closed()
+            self._metrics.sent(chunks=self._cursor - self._after, size=pace.sent)
+
+    async def _follow(self, send: Send, pace: "_Pace") -> None:
+        log, body = self._turn.log, b""
+        for begin in range(0, len(self._first), _BATCH):
+            await self._send(send, pace, self._first[begin : begin + _BATCH], more=True)
+        while not pace.left:
+            end = _batch_end(log, self._cursor)
+            body += b"".join(log.frames[self._cursor : end])
+            self._cursor = end
+            if log.outcome is not None and end == len(log.frames):
+                await self._send(send, pace, body + DONE, more=False)
+                return
+            if body:
+                await self._send(send, pace, body, more=True)
+                body = b""
+            if end == len(log.frames) and await pace.changed():
+                body = KEEP_ALIVE
+
+    async def _send(self, send: Send, pace: "_Pace", body: bytes, *, more: bool) -> None:
+        if pace.sent == 0:
+            self._metrics.first_byte_sent(time.monotonic() - self._made)
+        await pace.send(send, body, more=more)
+
+
+class _Pace:
+    """The one timer of a stream, and what it waits for."""
+
+    def __init__(self, log: TurnLog, limits: StreamLimits) -> None:
+        self.left = False
+        self.cut = False
+        self._log = log
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._quiet = True
+        self.sent = 0
+        self._sending: float | None = None
+        self._waiter: asyncio.Future[bool] | None = None
+        self._subscribed = False
+        self._timer = self._loop.call_later(limits.keep_alive, self._tick)
+
+    async def send(self, send: Send, body: bytes, *, more: bool) -> None:
+        self._sending = self._loop.time()
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+        self._sending = None
+        self._quiet = False
+        self.sent += len(body)
+        if len(body) >= _BATCH:
+            # A send that does not wait would keep the neighbours waiting.
+            await asyncio.sleep(0)
+
+    async def changed(self) -> bool:
+        """Wait for the log to change; True if only time has passed."""
+        self._waiter = self._loop.create_future()
+        if not self._subscribed:
+            self._subscribed = True
+            self._log.call_when_changed(self._on_change)
+        silent = await self._waiter
+        self._waiter = None
+        return silent
+
+    def leave(self) -> None:
+        self.left = True
+        self._answer(silent=False)
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _on_change(self) -> None:
+        self._subscribed = False
+        self._answer(silent=False)
+
+    def _answer(self, *, silent: bool) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(silent)
+
+    def _tick(self) -> None:
+        if self._sending is not None:
+            self._check_progress(self._sending)
+        elif self._quiet:
+            self._answer(silent=True)
+        self._quiet = True
+        self._timer = self._loop.call_later(self._limits.keep_alive, self._tick)
+
+    def _check_progress(self, since: float) -> None:
+        late = self._log.size - self.sent > self._limits.behind
+        if late and self._loop.time() - since >= self._limits.patience and self._task is not None:
+            self.cut = True
+            self._task.cancel()
+
+
+def _batch_end(log: TurnLog, cursor: int) -> int:
+    end, size, frames = cursor, 0, log.frames
+    while end < len(frames) and size < _BATCH:
+        size += len(frames[end])
+        end += 1
+    return end
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,183 @@
+"""Runs `usechat serve`: finds the agent, makes its app and hands it to uvicorn."""
+
+import asyncio
+import importlib
+import inspect
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+from msgspec import structs
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.types import ASGIApp
+from uvicorn import Config, Server
+from uvicorn.config import LOGGING_CONFIG
+from uvicorn.supervisors import ChangeReload
+
+from usechat.database import Database
+from usechat.server.access import LOOPBACK_HOSTS
+from usechat.server.app import create_app, how_to_connect
+from usechat.server.settings import ServeError, ServeSettings
+
+__all__ = ["run"]
+
+_TARGET: Final = re.compile(r"(\w+(?:\.\w+)*):(\w+(?:\.\w+)*)")
+_FOR_AGENTS: Final = ("path", "client", "store", "history", "cors", "grace")
+_LOGGING: Final[dict[str, Any]] = {
+    **LOGGING_CONFIG,
+    "loggers": {**LOGGING_CONFIG["loggers"], "usechat": {"handlers": ["default"], "level": "INFO"}},
+}
+# A client that does not read would keep its response open for ever.
+_LAST_SENDS: Final = 5
+
+
+def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
+    """Announce where the target is served, and serve it until a signal comes.
+
+    Raises:
+        ServeError: There is nothing to serve, or no way to serve it.
+    """
+    sys.path.insert(0, os.getcwd())
+    app = _make_app(settings)
+    if _is_agent(_load(settings.target)):
+        asyncio.run(_try_history(settings))
+    listener = _listen(settings)
+    announce(_banner(settings, listener.getsockname()[1]))
+    if settings.reload:
+        _serve_and_reload(settings, listener)
+    else:
+        _serve(app, listener)
+
+
+def _serve(app: ASGIApp, listener: socket.socket) -> None:
+    # uvicorn raises the signal that ended it once more, for whoever handled it before.
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _leave)
+    Server(_configure(app)).run(sockets=[listener])
+
+
+def _serve_and_reload(settings: ServeSettings, listener: socket.socket) -> None:
+    config = _configure(partial(_make_app, settings), reload=True)
+    # uvicorn sets this itself only for an app that is given by its name.
+    config.reload_dirs = [Path.cwd()]
+    ChangeReload(config, target=Server(config).run, sockets=[listener]).run()
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(0)
+
+
+def _configure(app: ASGIApp | Callable[[], ASGIApp], *, reload: bool = False) -> Config:
+    return Config(
+        app,
+        factory=reload,
+        reload=reload,
+        http="httptools",
+        log_config=_LOGGING,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=_LAST_SENDS,
+    )
+
+
+def _make_app(settings: ServeSettings) -> ASGIApp:
+    found = _load(settings.target)
+    if _is_agent(found):
+        return _make_agent_app(found, settings)
+    if inspect.isclass(found) or not _takes(found, 3):
+        raise ServeError(f"{settings.target} is neither an agent, which takes the chat, nor an ASGI app.")
+    given, default = structs.asdict(settings), structs.asdict(ServeSettings(target=settings.target))
+    changed = [f"--{name}" for name in _FOR_AGENTS if given[name] != default[name]]
+    if changed:
+        raise ServeError(f"{settings.target} is an app of your own, so set {', '.join(changed)} where you make it.")
+    return found
+
+
+def _make_agent_app(agent: Any, settings: ServeSettings) -> ASGIApp:
+    if not settings.local:
+        raise ServeError(
+            f"Without authentication an agent is served to this computer only, not at {settings.host}: "
+            "serve an app of your own instead, made by create_app(agent, authenticate=...)."
+        )
+    try:
+        return create_app(
+            agent,
+            path=settings.path,
+            history=settings.history,
+            client=settings.client,
+            cors=settings.cors,
+            allowed_hosts=(*LOOPBACK_HOSTS, settings.netloc),
+            grace=0 if settings.reload else settings.grace,
+        )
+    except (ValueError, ImportError) as error:
+        raise ServeError(str(error)) from error
+
+
+def _load(target: str) -> Any:
+    match = _TARGET.fullmatch(target)
+    if match is None:
+        raise ServeError(f"{target!r} is not of the form module:agent.")
+    module, name = match.groups()
+    try:
+        return attrgetter(name)(importlib.import_module(module))
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ServeError(f"There is no module {module} in this directory or among the installed packages.") from None
+    except AttributeError as error:
+        raise ServeError(f"The module {module} has no {name}.") from error
+
+
+def _is_agent(found: Any) -> bool:
+    return not inspect.isclass(found) and _takes(found, 1)
+
+
+def _takes(found: Any, arguments: int) -> bool:
+    try:
+        inspect.signature(found).bind(*[None] * arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+async def _try_history(settings: ServeSettings) -> None:
+    database = Database(settings.history)
+    try:
+        await database.run(lambda _: None)
+    except (SQLAlchemyError, OSError) as error:
+        raise ServeError(f"The chats cannot be kept in {settings.history_name}: {_cause(error)}.") from error
+    finally:
+        await database.aclose()
+
+
+def _cause(error: BaseException) -> str:
+    return str(error.__cause__ or error)
+
+
+def _listen(settings: ServeSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise ServeError(f"The server cannot listen at {settings.host}: {error.strerror}.") from error
+
+
+def _banner(settings: ServeSettings, port: int) -> str:
+    url = f"http://{settings.netloc}:{port}"
+    if not _is_agent(_load(settings.target)):
+        return f"usechat serves {settings.target} at {url}\n"
+    cors = "" if settings.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
+    return (
+        f"usechat serves {settings.target} at {url}{settings.path}\n\n"
+        f"{how_to_connect(f'{url}{settings.path}')}\n"
+        f"Chats are kept in {settings.history_name}.\n"
+        f"Nobody has to sign in, so only this computer can connect.\n{cors}"
+    )

@@ -1,0 +1,55 @@
+"""The settings of `usechat serve`."""
+
+import ipaddress
+from typing import Literal
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from usechat.errors import UsechatError
+from usechat.protocol.clients import ClientName
+
+__all__ = ["ServeError", "ServeSettings"]
+
+
+class ServeError(UsechatError):
+    """What keeps `usechat serve` from serving, in one sentence for whoever typed it."""
+
+
+class ServeSettings(Struct, frozen=True, kw_only=True):
+    """What to serve and how; `target` is a `module:name`. All but host, port and reload is for agents, not for apps."""
+
+    target: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    reload: bool = False
+    path: str = "/api/chat"
+    client: ClientName = "portable"
+    store: Literal["memory"] = "memory"
+    history: str = "sqlite:///usechat.db"
+    cors: tuple[str, ...] = ()
+    grace: float = 10.0
+
+    @property
+    def local(self) -> bool:
+        """Whether only this computer can connect."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def netloc(self) -> str:
+        """The host as a URL on this computer names it."""
+        if self.host in ("", "0.0.0.0", "::"):  # noqa: S104
+            return "localhost"
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
+    def history_name(self) -> str:
+        """What to call the database of the chats, without the passwords that its URL may hold."""
+        url = urlsplit(self.history)
+        name = url.path.removeprefix("/")
+        if url.scheme.startswith("sqlite"):
+            return name or "memory"
+        return f"{name} on {url.hostname or 'localhost'}"

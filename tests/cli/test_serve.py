@@ -1,0 +1,349 @@
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from loopback import (
+    ABORTED,
+    FINISHED,
+    SECONDS,
+    STEP,
+    USECHAT,
+    Process,
+    answer_status,
+    ask,
+    asking,
+    last_two,
+    parts,
+    read_until,
+    running,
+    text_part,
+    until,
+)
+from usechat.cli import main
+
+HELLO = Path(__file__).parents[2] / "examples" / "hello"
+
+AGENT = """\
+import asyncio
+import pathlib
+
+from starlette.responses import PlainTextResponse
+
+NUMBER = 1
+
+async def agent(chat):
+    yield f"You said: {chat.text}"
+
+async def client(chat):
+    yield chat.client
+
+async def wait(chat):
+    yield "I begin"
+    while not pathlib.Path("go").exists():
+        await asyncio.sleep(0.01)
+    yield ", I end"
+
+async def flood(chat):
+    while True:
+        yield "x" * 100_000
+
+async def asgi(scope, receive, send):
+    await PlainTextResponse("an app")(scope, receive, send)
+
+class Agent:
+    def __init__(self, chat):
+        pass
+"""
+
+BANNER = """\
+usechat serves agents:agent at {url}
+
+  curl -N {url} -H 'content-type: application/json' \\
+    -d '{{"id": "1", "message": {{"id": "1", "role": "user", "parts": [{{"type": "text", "text": "Hello"}}]}}}}'
+
+  const chat = useChat({{ transport: new DefaultChatTransport({{ api: '{url}' }}) }})
+
+Chats are kept in usechat.db.
+Nobody has to sign in, so only this computer can connect.
+Pages of another origin need --cors, such as --cors http://localhost:3000.
+
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "agents.py").write_text(AGENT)
+    return tmp_path
+
+
+@contextmanager
+def serve(folder: Path, *arguments: str, **environ: str) -> Generator[tuple[Process, str], None, None]:
+    """The running command, and the URL that its banner names."""
+    with running([*USECHAT, "serve", *arguments, "--port", "0"], folder, **environ) as process:
+        line = process.first_line()
+        assert " at http" in line, line + process.errors()
+        yield process, line.rpartition(" at ")[2].strip()
+
+
+class Refused(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Refuse = Callable[..., Refused]
+
+
+@pytest.fixture
+def refuse(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Generator[Refuse]:
+    """Runs the command in this process, up to where it gives up."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str, **environ: str) -> Refused:
+        monkeypatch.setattr(sys, "argv", ["usechat", "serve", *arguments])
+        with monkeypatch.context() as patched:
+            for name, value in environ.items():
+                patched.setenv(name, value)
+            with pytest.raises(SystemExit) as caught:
+                main()
+        out, err = capsys.readouterr()
+        return Refused(caught.value.code, out, err)
+
+    yield run
+    sys.modules.pop("agents", None)
+
+
+def end(process: Process) -> tuple[int, str]:
+    process.send(signal.SIGTERM)
+    return process.wait()
+
+
+def test_an_agent_is_served_with_a_banner_that_says_how_to_connect(folder: Path) -> None:
+    with serve(folder, "agents:agent") as (process, url):
+        assert parts(ask(url).text) == [STEP, text_part("You said: Hello")]
+        code, banner = end(process)
+    first, *rest = BANNER.format(url=url).splitlines(keepends=True)
+    assert (code, first + banner) == (0, first + "".join(rest))
+    assert sorted(file.name for file in folder.glob("*.db*")) == ["usechat.db"]
+
+
+def test_flags_win_over_the_environment(folder: Path) -> None:
+    environ = {"USECHAT_CLIENT": "v5", "USECHAT_PATH": "/env", "USECHAT_HISTORY": "sqlite://", "USECHAT_PORT": "1"}
+    with serve(folder, "agents:client", "--path", "/flag", **environ) as (process, url):
+        assert url.endswith("/flag")
+        assert parts(ask(url).text) == [STEP, text_part("v5")]
+        assert end(process)[1].count("Chats are kept in memory.\n") == 1
+    with serve(folder, "agents:client", "--client", "v7", "--history", "sqlite://", **environ) as (_, url):
+        assert url.endswith("/env")
+        assert parts(ask(url).text) == [STEP, text_part("v7")]
+
+
+def test_pages_of_the_named_origins_may_call(folder: Path) -> None:
+    origins = ["http://localhost:3000", "https://chat.example"]
+
+    def allowed(url: str) -> list[str | None]:
+        answers = [ask(url, headers={"origin": origin}) for origin in [*origins, "http://evil.example"]]
+        return [answer.headers.get("access-control-allow-origin") for answer in answers]
+
+    with serve(folder, "agents:agent", "--cors", origins[0], "--cors", origins[1]) as (process, url):
+        assert allowed(url) == [*origins, None]
+        assert "--cors" not in end(process)[1]
+    with serve(folder, "agents:agent", USECHAT_CORS=" ".join(origins)) as (_, url):
+        assert allowed(url) == [*origins, None]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "localhost"])
+def test_a_served_agent_goes_by_the_names_of_this_computer_only(folder: Path, host: str) -> None:
+    with serve(folder, "agents:agent", "--host", host, "--history", "sqlite://") as (_, url):
+        assert ask(url).status_code == 200
+        rebound = ask(url, headers={"host": "evil.example"})
+        assert (rebound.status_code, rebound.text) == (400, "Invalid host header")
+
+
+def test_an_app_of_ones_own_is_served_as_it_is_at_any_address(folder: Path) -> None:
+    with serve(folder, "agents:asgi", "--host", "0.0.0.0") as (process, url):  # noqa: S104
+        assert re.fullmatch(r"http://localhost:\d+", url)
+        assert httpx.get(url, headers={"host": "chat.example"}, timeout=SECONDS).text == "an app"
+        assert end(process) == (0, "\n")
+    assert list(folder.glob("*.db*")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere:agent"], "There is no module nowhere in this directory or among the installed packages."),
+        (["agents.py:agent"], "There is no module agents.py in this directory or among the installed packages."),
+        (["agents:nobody"], "The module agents has no nobody."),
+        (["agents"], "'agents' is not of the form module:agent."),
+        (["./agents.py:agent"], "'./agents.py:agent' is not of the form module:agent."),
+        (["agents:NUMBER"], "agents:NUMBER is neither an agent, which takes the chat, nor an ASGI app."),
+        (["agents:Agent"], "agents:Agent is neither an agent, which takes the chat, nor an ASGI app."),
+        (["agents:asyncio"], "agents:asyncio is neither an agent, which takes the chat, nor an ASGI app."),
+        (
+            ["agents:agent", "--host", "0.0.0.0"],  # noqa: S104
+            "Without authentication an agent is served to this computer only, not at 0.0.0.0: serve an app of your own "
+            "instead, made by create_app(agent, authenticate=...).",
+        ),
+        (["agents:agent", "--path", "chat"], "'chat' is not a path such as /api/chat."),
+        (
+            ["agents:agent", "--cors", "localhost"],
+            "'localhost' is not an origin such as https://chat.example or http://localhost:3000.",
+        ),
+        (
+            ["agents:agent", "--history", "mysql://x"],
+            "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///chats.db or "
+            "postgresql://host/chats.",
+        ),
+        (
+            ["agents:agent", "--history", "sqlite:///no/such/folder/chats.db"],
+            "The chats cannot be kept in no/such/folder/chats.db: unable to open database file.",
+        ),
+        (
+            ["agents:asgi", "--path", "/chat", "--grace", "1"],
+            "agents:asgi is an app of your own, so set --path, --grace where you make it.",
+        ),
+    ],
+)
+def test_what_cannot_be_served_gives_one_sentence_and_exit_2(
+    refuse: Refuse, arguments: list[str], sentence: str
+) -> None:
+    assert refuse(*arguments) == (2, "", f"{sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("store", "redis://localhost"), ("client", "v4"), ("port", "70000"), ("grace", "-1")]
+)
+def test_a_wrong_value_is_refused_with_the_names_of_its_flag_and_variable(
+    refuse: Refuse, option: str, value: str
+) -> None:
+    variable = f"USECHAT_{option.upper()}"
+    for refused in (refuse("agents:agent", f"--{option}", value), refuse("agents:agent", **{variable: value})):
+        assert (refused.code, refused.out) == (2, "")
+        assert f"Invalid value for '--{option}' (env var: '{variable}')" in refused.err
+
+
+def test_an_address_of_the_environment_is_checked_like_one_of_the_flag(refuse: Refuse) -> None:
+    assert refuse("agents:agent", USECHAT_HOST="::").err.startswith(
+        "Without authentication an agent is served to this computer only, not at ::"
+    )
+
+
+def test_a_port_that_is_taken_is_told(refuse: Refuse) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert refuse("agents:agent", "--port", str(port)) == (
+            2,
+            "",
+            "The server cannot listen at 127.0.0.1: Address already in use "
+            f"(while attempting to bind on address ('127.0.0.1', {port})).\n",
+        )
+
+
+def test_an_error_inside_the_agents_module_keeps_its_traceback(folder: Path) -> None:
+    (folder / "broken.py").write_text("import no_such_package\n")
+    with running([*USECHAT, "serve", "broken:agent"], folder) as process:
+        assert process.wait() == (1, "")
+        assert process.errors().splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_package'"
+
+
+def test_a_turn_that_ends_within_the_grace_reaches_its_client_whole(folder: Path) -> None:
+    with serve(folder, "agents:wait", "--grace", str(SECONDS)) as (process, url):
+        with asking(url) as lines:
+            first = read_until(lines, "I begin")
+            process.send(signal.SIGTERM)
+            ready = url.replace("/api/chat", "/readyz")
+            until(lambda: httpx.get(ready, timeout=SECONDS).status_code == 503, process)
+            refused = ask(url, chat="another")
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            (folder / "go").touch()
+            rest = "\n".join(lines)
+        assert parts(f"{first}\n{rest}\n\n") == [STEP, text_part("I begin, I end")]
+        assert last_two(rest) == FINISHED
+        assert process.wait()[0] == 0
+        assert process.errors() == f"INFO:     Shutting down: answers that are being written get {SECONDS:g} seconds.\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_turn_that_takes_longer_than_the_grace_ends_with_abort(folder: Path, number: signal.Signals) -> None:
+    with serve(folder, "agents:wait", "--grace", "0.2") as (process, url):
+        with asking(url) as lines:
+            first = read_until(lines, "I begin")
+            process.send(number)
+            rest = "\n".join(lines)
+        assert parts(f"{first}\n{rest}\n\n") == [STEP, text_part("I begin")]
+        assert last_two(rest) == ABORTED
+        assert process.wait()[0] == 0
+    (folder / "go").touch()
+    with serve(folder, "agents:wait") as (_, url):
+        messages = httpx.get(f"{url}/chat/messages", timeout=SECONDS).json()
+    assert [message["parts"] for message in messages] == [
+        [{"type": "text", "text": "Hello"}],
+        [STEP, text_part("I begin")],
+    ]
+
+
+def test_a_second_signal_ends_the_grace(folder: Path) -> None:
+    with serve(folder, "agents:wait", "--grace", "3600") as (process, url):
+        with asking(url) as lines:
+            read_until(lines, "I begin")
+            process.send(signal.SIGTERM)
+            until(lambda: answer_status(url, chat="another") == 503, process)
+            process.send(signal.SIGTERM)
+            assert last_two("\n".join(lines)) == ABORTED
+        assert process.wait()[0] == 0
+
+
+def test_a_reader_that_does_not_read_does_not_keep_the_server(folder: Path) -> None:
+    with serve(folder, "agents:flood", "--grace", "0") as (process, url), asking(url):
+        assert end(process)[0] == 0
+
+
+def test_a_change_of_a_file_aborts_what_runs_and_starts_the_server_again(folder: Path) -> None:
+    def edit() -> None:
+        (folder / "agents.py").write_text(AGENT.replace("I begin", "I begin anew"))
+
+    with serve(folder, "agents:wait", "--reload", "--grace", "3600") as (process, url):
+        with ThreadPoolExecutor() as pool, asking(url) as lines:
+            read_until(lines, "I begin")
+            rest = pool.submit("\n".join, lines)
+            # Again and again, because a change that comes before the first look at the files is not seen as one.
+            until(lambda: edit() or rest.done(), process)
+            assert last_two(rest.result()) == ABORTED
+        (folder / "go").touch()
+        until(lambda: '"I begin anew"' in ask(url).text, process)
+        assert end(process)[0] == 0
+
+
+def test_the_hello_example_reasons_calls_a_tool_and_answers(folder: Path) -> None:
+    with serve(HELLO, "agent:agent", "--history", f"sqlite:///{folder}/chats.db") as (_, url):
+        reasoning, *rest = parts(ask(url, "What do you hear?").text)[1:]
+    assert (reasoning["type"], reasoning["state"]) == ("reasoning", "done")
+    assert rest == [
+        {
+            "type": "tool-count_words",
+            "toolCallId": "count-1",
+            "state": "output-available",
+            "input": {"text": "What do you hear?"},
+            "output": {"words": 4},
+        },
+        STEP,
+        text_part("You said: What do you hear? "),
+    ]
+
+
+def test_without_its_extra_the_command_says_what_to_install(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "usechat.server.runner", raising=False)
+    sentence = "usechat serve needs uvicorn. Install it with: pip install 'usechat[server]'\n"
+    assert refuse("agents:agent") == (2, "", sentence)

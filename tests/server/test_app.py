@@ -1,0 +1,227 @@
+import re
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from loopback import SECONDS, STEP, ask, asking, free_port, parts, read_until, running, serving, text_part, until
+from usechat.agents.chat import Chat
+from usechat.database import Database
+from usechat.history import History
+from usechat.server.app import create_app
+from usechat.server.chats import ChatSettings
+from usechat.turns import TurnLimits
+
+ABOUT = """\
+usechat serves an agent to useChat() at {url}
+
+  curl -N {url} -H 'content-type: application/json' \\
+    -d '{{"id": "1", "message": {{"id": "1", "role": "user", "parts": [{{"type": "text", "text": "Hello"}}]}}}}'
+
+  const chat = useChat({{ transport: new DefaultChatTransport({{ api: '{url}' }}) }})
+"""
+
+GRANIAN_APP = """\
+from usechat.server.app import create_app
+
+async def agent(chat):
+    yield f"You said: {chat.text}"
+
+app = create_app(agent)
+"""
+
+
+async def echo(chat: Chat) -> AsyncGenerator[str, None]:
+    yield f"You said: {chat.text}"
+
+
+async def count(chat: Chat) -> AsyncGenerator[str, None]:
+    yield f"{len(chat.messages)} messages"
+
+
+async def name_client(chat: Chat) -> AsyncGenerator[str, None]:
+    yield chat.client
+
+
+async def never_end(chat: Chat) -> AsyncGenerator[str, None]:
+    yield "I begin"
+    await chat.stopping.wait()
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncGenerator[httpx.AsyncClient, None]:
+    """The app without a server, so that a test can reach inside it."""
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
+    async with app.router.lifespan_context(app), client:
+        yield client
+
+
+def get(url: str, **headers: str) -> tuple[int, str]:
+    response = httpx.get(url, headers=headers, timeout=SECONDS)
+    return response.status_code, response.text
+
+
+def test_the_app_serves_its_agent_and_says_how_to_connect() -> None:
+    with serving(create_app(echo)) as url:
+        assert parts(ask(f"{url}/api/chat").text) == [STEP, text_part("You said: Hello")]
+        assert get(url) == (200, ABOUT.format(url=f"{url}/api/chat"))
+        assert [get(f"{url}{path}") for path in ("/healthz", "/readyz")] == [(200, "ok\n"), (200, "ok\n")]
+
+
+def test_the_app_counts_what_happens() -> None:
+    with serving(create_app(echo)) as url:
+        body = ask(f"{url}/api/chat").text
+        httpx.post(f"{url}/api/chat", content="x", timeout=SECONDS)
+        metrics = httpx.get(f"{url}/metrics", timeout=SECONDS)
+    assert metrics.headers["content-type"].startswith("text/plain; version=")
+    counted = dict(line.rsplit(" ", 1) for line in metrics.text.splitlines() if not line.startswith("#"))
+    wanted = {
+        'usechat_turns_ended_total{outcome="done"}': "1.0",
+        "usechat_turns_running": "0.0",
+        "usechat_streams_open": "0.0",
+        "usechat_sent_bytes_total": f"{len(body)}.0",
+        'usechat_requests_refused_total{status="415"}': "1.0",
+    }
+    assert {name: counted.get(name) for name in wanted} == wanted
+
+
+def test_a_mounted_app_needs_no_lifespan_and_knows_its_prefix(tmp_path: Path) -> None:
+    app = create_app(echo, path="/talk", history=f"sqlite:///{tmp_path}/chats.db")
+    with serving(Starlette(routes=[Mount("/v1", app)])) as url:
+        assert parts(ask(f"{url}/v1/talk").text) == [STEP, text_part("You said: Hello")]
+        assert get(f"{url}/v1/") == (200, ABOUT.format(url=f"{url}/v1/talk"))
+
+
+def test_chats_at_a_url_outlive_the_app_which_closes_their_database(tmp_path: Path) -> None:
+    for messages in (1, 3):
+        app = create_app(count, history=f"sqlite:///{tmp_path}/chats.db")
+        with serving(app) as url:
+            body = {"id": "chat", "message": {"id": f"m{messages}", "role": "user", "content": "Hello"}}
+            answer = httpx.post(f"{url}/api/chat", json=body, timeout=SECONDS)
+        assert parts(answer.text) == [STEP, text_part(f"{messages} messages")]
+        assert [file.name for file in tmp_path.iterdir()] == ["chats.db"]
+
+
+@pytest.mark.anyio
+async def test_a_history_of_ones_own_is_used_and_left_open(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/chats.db")
+    history = History(database)
+    async with lifespan(create_app(echo, history=history)) as client:
+        await client.post("/api/chat", json={"id": "c", "message": {"id": "m", "role": "user", "content": "Hello"}})
+    stored = await history.load("c")
+    assert stored is not None
+    assert [message.text for message in stored.messages] == ["Hello", "You said: Hello"]
+    assert (tmp_path / "chats.db-wal").exists()
+    await database.aclose()
+
+
+def test_a_turn_that_nobody_reads_when_the_server_ends_is_stored_as_far_as_it_came(tmp_path: Path) -> None:
+    history = f"sqlite:///{tmp_path}/chats.db"
+    app = create_app(never_end, history=history, settings=ChatSettings(turn=TurnLimits(linger=None)))
+    with serving(app) as url, asking(f"{url}/api/chat") as lines:
+        read_until(lines, "I begin")
+    with serving(create_app(echo, history=history)) as url:
+        messages = httpx.get(f"{url}/api/chat/chat/messages", timeout=SECONDS).json()
+    assert [message["parts"] for message in messages] == [
+        [{"type": "text", "text": "Hello"}],
+        [STEP, text_part("I begin")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "client"),
+    [
+        ({}, "portable"),
+        ({"settings": ChatSettings(client="v6")}, "v6"),
+        ({"client": "v7", "settings": ChatSettings(client="v6")}, "v7"),
+    ],
+)
+def test_the_client_is_the_one_that_was_named(options: dict[str, Any], client: str) -> None:
+    with serving(create_app(name_client, **options)) as url:
+        assert parts(ask(f"{url}/api/chat").text) == [STEP, text_part(client)]
+
+
+def test_who_comes_in_is_decided_by_authenticate() -> None:
+    app = create_app(echo, authenticate=lambda connection: connection.headers.get("x-user"))
+    with serving(app) as url:
+        stranger = ask(f"{url}/api/chat")
+        assert (stranger.status_code, stranger.text) == (401, "You are not signed in.")
+        friend = ask(f"{url}/api/chat", headers={"x-user": "ann"})
+        assert parts(friend.text) == [STEP, text_part("You said: Hello")]
+        assert get(f"{url}/api/chat/chat/messages", **{"x-user": "bob"}) == (404, "There is no such chat.")
+
+
+def test_only_pages_of_listed_origins_may_read_and_stop_an_answer() -> None:
+    def allowed(url: str, origin: str) -> tuple[str | None, str | None]:
+        headers = ask(f"{url}/api/chat", headers={"origin": origin}).headers
+        return headers.get("access-control-allow-origin"), headers.get("access-control-allow-credentials")
+
+    def stopped(url: str, origin: str) -> int:
+        return httpx.post(f"{url}/api/chat/chat/stop", headers={"origin": origin}, timeout=SECONDS).status_code
+
+    page = "http://localhost:3000"
+    with serving(create_app(echo)) as url:
+        assert allowed(url, page) == (None, None)
+    with serving(create_app(echo, cors=[page])) as url:
+        assert [allowed(url, page), allowed(url, "http://evil.example")] == [(page, None), (None, None)]
+        assert [stopped(url, page), stopped(url, "http://evil.example")] == [204, 403]
+    with serving(create_app(echo, cors=[page], cors_credentials=True)) as url:
+        assert allowed(url, page) == (page, "true")
+
+
+def test_a_server_with_a_list_of_hosts_goes_by_no_other_name() -> None:
+    with serving(create_app(echo, allowed_hosts=["localhost"])) as url:
+        assert get(f"{url}/healthz", host="localhost:80") == (200, "ok\n")
+        assert get(f"{url}/healthz", host="evil.example") == (400, "Invalid host header")
+    with serving(create_app(echo)) as url:
+        assert get(f"{url}/healthz", host="chat.example") == (200, "ok\n")
+
+
+@pytest.mark.anyio
+async def test_an_app_that_drains_is_not_ready_and_takes_no_turns() -> None:
+    app = create_app(echo)
+    async with lifespan(app) as client:
+        await app.state.endpoint.chats.drain(0)
+        ready = await client.get("/readyz")
+        assert (ready.status_code, ready.text) == (503, "draining\n")
+        refused = await client.post(
+            "/api/chat", json={"id": "c", "messages": [{"id": "m", "role": "user", "content": "x"}]}
+        )
+        assert (refused.status_code, refused.headers["retry-after"], refused.text) == (
+            503,
+            "5",
+            "The server is busy. Try again in a moment.",
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: create_app(echo, path="chat"), "'chat' is not a path such as /api/chat."),
+        (lambda: create_app(echo, path="/"), "'/' is not a path such as /api/chat."),
+        (lambda: create_app(echo, path="/{x}"), "'/{x}' is not a path such as /api/chat."),
+        (lambda: create_app(echo, cors=["x"]), "'x' is not an origin such as https://chat.example"),
+        (lambda: create_app(echo, allowed_hosts=["a:1"]), "'a:1' is not a host such as chat.example"),
+        (lambda: create_app(echo, cors=["*"], cors_credentials=True), "CORS with credentials needs a list of origins"),
+        (lambda: create_app(echo, history=""), "The database URL must be one of SQLite or PostgreSQL"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_when_the_app_is_made(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
+        make()
+
+
+def test_granian_serves_the_app_too(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(GRANIAN_APP)
+    port = free_port()
+    command = [sys.executable, "-m", "granian", "--interface", "asgi", "--port", str(port), "main:app"]
+    with running(command, tmp_path) as process:
+        url = f"http://127.0.0.1:{port}"
+        until(lambda: get(f"{url}/readyz") == (200, "ok\n"), process)
+        assert parts(ask(f"{url}/api/chat").text) == [STEP, text_part("You said: Hello")], process.errors()

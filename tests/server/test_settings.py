@@ -1,0 +1,38 @@
+import pytest
+
+from usechat.server.settings import ServeSettings
+
+
+@pytest.mark.parametrize(
+    ("host", "local", "netloc"),
+    [
+        ("127.0.0.1", True, "127.0.0.1"),
+        ("127.9.8.7", True, "127.9.8.7"),
+        ("::1", True, "[::1]"),
+        ("localhost", True, "localhost"),
+        ("0.0.0.0", False, "localhost"),  # noqa: S104
+        ("::", False, "localhost"),
+        ("192.168.1.2", False, "192.168.1.2"),
+        ("::ffff:10.0.0.1", False, "[::ffff:10.0.0.1]"),
+        ("localhost.evil.example", False, "localhost.evil.example"),
+        ("", False, "localhost"),
+    ],
+)
+def test_only_loopback_addresses_are_local(host: str, local: bool, netloc: str) -> None:
+    settings = ServeSettings(target="agent:agent", host=host)
+    assert (settings.local, settings.netloc) == (local, netloc)
+
+
+@pytest.mark.parametrize(
+    ("history", "name"),
+    [
+        ("sqlite:///usechat.db", "usechat.db"),
+        ("sqlite:////var/lib/chats.db", "/var/lib/chats.db"),
+        ("sqlite+aiosqlite:///chats.db", "chats.db"),
+        ("sqlite://", "memory"),
+        ("postgresql://ann:secret@db.example:5432/chats?password=secret", "chats on db.example"),
+        ("postgresql:///chats", "chats on localhost"),
+    ],
+)
+def test_a_history_is_named_without_its_passwords(history: str, name: str) -> None:
+    assert ServeSettings(target="agent:agent", history=history).history_name == name
