@@ -1,0 +1,238 @@
+// Plays users' pages against a real server: one JSON request a line on stdin, one JSON answer a line on stdout, in order.
+import { Console } from 'node:console';
+import { once } from 'node:events';
+import net from 'node:net';
+import { createInterface } from 'node:readline';
+import { setImmediate as turn, setTimeout as timer } from 'node:timers/promises';
+
+import { json } from './chat.mjs';
+import { load } from './clients.mjs';
+
+// stdout belongs to the answers; the packages write their warnings with console.info.
+globalThis.console = new Console(process.stderr);
+globalThis.AI_SDK_LOG_WARNINGS = false;
+
+// Only a page that hangs waits as long as this.
+const PATIENCE = 20_000;
+
+const crashes = [];
+process.on('unhandledRejection', error => crashes.push(error));
+process.on('uncaughtException', error => crashes.push(error));
+
+/** The state of @ai-sdk/react, as in chat.mjs, which tells whoever waits that it changed. */
+class WatchedState {
+  #messages;
+  #status = 'ready';
+  #waiting = [];
+  error = undefined;
+
+  constructor(messages) {
+    this.#messages = messages;
+  }
+
+  get messages() {
+    return this.#messages;
+  }
+
+  set messages(messages) {
+    this.#messages = messages;
+    this.#wake();
+  }
+
+  get status() {
+    return this.#status;
+  }
+
+  set status(status) {
+    this.#status = status;
+    this.#wake();
+  }
+
+  pushMessage = message => {
+    this.messages = this.messages.concat(message);
+  };
+
+  popMessage = () => {
+    this.messages = this.messages.slice(0, -1);
+  };
+
+  replaceMessage = (index, message) => {
+    this.messages = this.messages.with(index, this.snapshot(message));
+  };
+
+  snapshot = value => structuredClone(value);
+
+  async when(condition) {
+    while (!condition()) await new Promise(resolve => this.#waiting.push(resolve));
+  }
+
+  #wake() {
+    for (const resolve of this.#waiting.splice(0)) resolve();
+  }
+}
+
+/** The wire between one page and the server, which can be cut in the middle of a response. */
+class Wire {
+  #sockets = new Set();
+  #server;
+
+  async lay(port) {
+    this.#server = net.createServer(near => {
+      const far = net.connect(port, '127.0.0.1');
+      this.#join(near, far);
+      this.#join(far, near);
+    });
+    this.#server.listen(0, '127.0.0.1');
+    await once(this.#server, 'listening');
+    return this.#server.address().port;
+  }
+
+  #join(from, to) {
+    this.#sockets.add(from);
+    from.pipe(to);
+    from.on('error', () => {});
+    from.on('close', () => {
+      this.#sockets.delete(from);
+      to.destroySoon();
+    });
+  }
+
+  cut() {
+    for (const socket of this.#sockets) socket.destroy();
+  }
+
+  close() {
+    this.#server.close();
+    this.cut();
+  }
+}
+
+const withLastOnly = ({ id, messages, trigger, messageId }) => ({
+  body: { id, message: messages.at(-1), trigger, messageId },
+});
+
+class Page {
+  #wire = new Wire();
+  #actions = [];
+  #requests = [];
+  #data = [];
+  #toolCalls = [];
+
+  async open({ client, port, path, chat, messages, headers, resubmits, lastOnly }) {
+    const ai = await load(client);
+    class Chat extends ai.AbstractChat {}
+    const api = `http://127.0.0.1:${await this.#wire.lay(port)}${path}`;
+    this.state = new WatchedState(messages);
+    this.chat = new Chat({
+      id: chat,
+      state: this.state,
+      transport: new ai.DefaultChatTransport({
+        api,
+        headers,
+        fetch: (url, init) => this.#fetch(url, init),
+        prepareSendMessagesRequest: lastOnly ? withLastOnly : undefined,
+      }),
+      sendAutomaticallyWhen: resubmits ? ai[resubmits] : undefined,
+      onData: part => void this.#data.push(json(part)),
+      onToolCall: ({ toolCall }) => void this.#toolCalls.push(toolCall.toolCallId),
+    });
+  }
+
+  async #fetch(url, init) {
+    const request = { method: init.method, path: new URL(url).pathname };
+    this.#requests.push(request);
+    const response = await fetch(url, init);
+    request.status = response.status;
+    request.turn = response.headers.get('x-usechat-turn');
+    return response;
+  }
+
+  act(method, args) {
+    // Before 5.0.89 it had another name.
+    const name = method in this.chat || method !== 'addToolOutput' ? method : 'addToolResult';
+    this.#actions.push(this.chat[name](...args));
+  }
+
+  until(seen) {
+    return this.state.when(() => JSON.stringify(this.chat.messages.at(-1)).includes(seen));
+  }
+
+  async done() {
+    await Promise.all(this.#actions.splice(0));
+    await turn();
+  }
+
+  /** Waits until the page waits for nothing; some clients post again without anybody to wait for. */
+  async settle() {
+    const idle = () => ['ready', 'error'].includes(this.chat.status);
+    do {
+      await this.done();
+      await this.state.when(idle);
+      // What the clients do between two requests, they do in microtasks.
+      await turn();
+    } while (!idle());
+  }
+
+  cut() {
+    this.#wire.cut();
+  }
+
+  close() {
+    this.#wire.close();
+  }
+
+  look() {
+    return {
+      status: this.chat.status,
+      error: this.chat.error ? this.chat.error.message : null,
+      messages: json(this.chat.messages),
+      requests: this.#requests,
+      data: this.#data,
+      toolCalls: this.#toolCalls,
+    };
+  }
+}
+
+const pages = [];
+
+const operations = {
+  async open(request) {
+    const page = new Page();
+    await page.open(request);
+    return pages.push(page) - 1;
+  },
+  act: ({ page, method, args }) => pages[page].act(method, args),
+  until: ({ page, seen }) => pages[page].until(seen),
+  look: ({ page }) => pages[page].look(),
+  done: ({ page }) => pages[page].done().then(() => pages[page].look()),
+  settle: ({ page }) => pages[page].settle().then(() => pages[page].look()),
+  cut: ({ page }) => pages[page].cut(),
+  close: ({ page }) => pages[page].close(),
+};
+
+async function patiently(promise, request) {
+  const over = new AbortController();
+  const late = timer(PATIENCE, undefined, over).then(() => {
+    const page = pages[request.page];
+    throw new Error(`${JSON.stringify(request)} hangs: ${JSON.stringify(page?.look())}`);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    late.catch(() => {});
+    over.abort();
+  }
+}
+
+async function answer(line) {
+  const request = JSON.parse(line);
+  const value = await patiently(operations[request.op](request), request);
+  if (crashes.length > 0) throw new Error(crashes.splice(0).map(crash => crash?.stack ?? String(crash)).join('\n'));
+  return { value };
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const reply = await answer(line).catch(error => ({ error: String(error?.message ?? error) }));
+  process.stdout.write(`${JSON.stringify(reply)}\n`);
+}
+process.exit();

@@ -1,0 +1,293 @@
+"""Users' pages in Node, with the real clients, and the server that they talk to."""
+
+import json
+import secrets
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import httpx
+import msgspec
+
+from usechat.protocol.clients import ClientName
+
+__all__ = [
+    "Browser",
+    "Endpoint",
+    "Message",
+    "Page",
+    "Resubmits",
+    "Server",
+    "View",
+    "Visit",
+    "bearer",
+    "without_reasoning_id",
+]
+
+HERE = Path(__file__).parent
+KEEP_REASONING_ID: Final = ("5.0.277", "6.0.326", "7.0.169")
+
+Message: TypeAlias = dict[str, Any]
+Endpoint: TypeAlias = Literal["plain", "users", "reject", "hasty", "small"]
+Resubmits: TypeAlias = Literal[
+    "lastAssistantMessageIsCompleteWithToolCalls", "lastAssistantMessageIsCompleteWithApprovalResponses"
+]
+
+
+class Exchange(msgspec.Struct):
+    """One request of a page, and the turn that the answer belongs to."""
+
+    method: str
+    path: str
+    status: int | None = None
+    turn: str | None = None
+
+
+class View(msgspec.Struct, rename="camel"):
+    """What a page shows, and what it did for it."""
+
+    status: str
+    error: str | None
+    messages: list[Message]
+    requests: list[Exchange]
+    data: list[Any]
+    tool_calls: list[str]
+
+    @property
+    def answer(self) -> list[Message]:
+        """The parts of the last message."""
+        return self.messages[-1]["parts"]
+
+    @property
+    def statuses(self) -> list[tuple[str, int | None]]:
+        return [(request.method, request.status) for request in self.requests]
+
+
+class Server:
+    """The test server in a process of its own, on a free port of this machine."""
+
+    def __init__(self) -> None:
+        # It listens before the process is there, so that nobody has to wait until it is ready.
+        with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+            self.port: int = listener.getsockname()[1]
+            self._process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "backend.py", str(listener.fileno())],
+                cwd=HERE,
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+            )
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=30)
+
+    def messages(self, path: str, chat: str, token: str | None = None) -> list[Message]:
+        answer = self.http.get(f"{path}/{chat}/messages", headers=bearer(token))
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def seen(self, chat: str) -> list[Any]:
+        """What the agents of the chat were given."""
+        return self.http.get(f"/seen/{chat}").json()
+
+    def ends(self, message_id: str) -> list[str]:
+        """How the turns of a message ended, as soon as one has."""
+        return self.http.get(f"/ends/{message_id}").json()
+
+    def let_go(self, chat: str) -> None:
+        """Let the agent of the chat, who waits or will wait, go on."""
+        self.http.post(f"/go/{chat}")
+
+    def burden(self) -> dict[str, int]:
+        return self.http.get("/burden").json()
+
+    def close(self) -> None:
+        self.http.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait() == 0
+
+
+def bearer(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"authorization": f"Bearer {token}"}
+
+
+class Browser:
+    """A Node process in which any number of pages are open."""
+
+    def __init__(self, server: Server) -> None:
+        self._port = server.port
+        self._open: list[Page] = []
+        self._process = subprocess.Popen(
+            ["node", "browser.mjs"],  # noqa: S607
+            cwd=HERE,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def ask(self, op: str, **request: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"op": op, **request}) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        assert "error" not in answer, answer["error"]
+        return answer.get("value")
+
+    def open(
+        self,
+        client: str,
+        path: str,
+        chat: str,
+        *,
+        messages: list[Message] | None = None,
+        token: str | None = None,
+        resubmits: Resubmits | None = None,
+        last_only: bool = False,
+    ) -> "Page":
+        number: int = self.ask(
+            "open",
+            client=client,
+            port=self._port,
+            path=path,
+            chat=chat,
+            messages=messages or [],
+            headers=bearer(token),
+            resubmits=resubmits,
+            lastOnly=last_only,
+        )
+        page = Page(self, number)
+        self._open.append(page)
+        return page
+
+    def close_pages(self) -> None:
+        for page in self._open:
+            page.close()
+        self._open.clear()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+class Page:
+    """One tab. What it is told to do it begins at once; `settle` waits until it has done it."""
+
+    def __init__(self, browser: Browser, number: int) -> None:
+        self._browser = browser
+        self._number = number
+
+    def send(self, text: str, *, message_id: str | None = None) -> Self:
+        return self._act("sendMessage", {"text": text, "messageId": message_id})
+
+    def regenerate(self, message_id: str | None = None) -> Self:
+        return self._act("regenerate", {"messageId": message_id})
+
+    def resume(self) -> Self:
+        return self._act("resumeStream")
+
+    def stop(self) -> Self:
+        return self._act("stop")
+
+    def answer_tool(self, call_id: str, **answer: Any) -> Self:
+        return self._act("addToolOutput", {"tool": "location", "toolCallId": call_id, **answer})
+
+    def answer_approval(self, approval_id: str, **answer: Any) -> Self:
+        return self._act("addToolApprovalResponse", {"id": approval_id, **answer})
+
+    def until(self, seen: str) -> Self:
+        """Wait until the last message has this somewhere."""
+        self._ask("until", seen=seen)
+        return self
+
+    def cut(self) -> Self:
+        """Cut the wire, as a train does that goes into a tunnel."""
+        self._ask("cut")
+        return self
+
+    def look(self) -> View:
+        return msgspec.convert(self._ask("look"), View)
+
+    def done(self) -> View:
+        """Wait for what it was told to do, whatever status it has then."""
+        return msgspec.convert(self._ask("done"), View)
+
+    def settle(self) -> View:
+        """Wait until it is ready or has failed."""
+        return msgspec.convert(self._ask("settle"), View)
+
+    def close(self) -> None:
+        self._ask("close")
+
+    def _act(self, method: str, *arguments: Any) -> Self:
+        self._ask("act", method=method, args=arguments)
+        return self
+
+    def _ask(self, op: str, **request: Any) -> Any:
+        return self._browser.ask(op, page=self._number, **request)
+
+
+class Visit:
+    """One chat of one client with one endpoint of the server."""
+
+    def __init__(self, server: Server, browser: Browser, client: str) -> None:
+        self.server = server
+        self.client = client
+        self.chat = secrets.token_hex(8)
+        # Of all clients only this one is too old for what is sent by default.
+        self.profile: ClientName = "v5" if client == "5.0.0" else "portable"
+        self.endpoint: Endpoint = "plain"
+        self._browser = browser
+
+    @property
+    def path(self) -> str:
+        return f"/{self.profile}/{self.endpoint}"
+
+    def page(
+        self,
+        messages: list[Message] | None = None,
+        *,
+        token: str | None = None,
+        resubmits: Resubmits | None = None,
+        last_only: bool = False,
+    ) -> Page:
+        """Open the chat in a new tab, with these messages."""
+        return self._browser.open(
+            self.client,
+            self.path,
+            self.chat,
+            messages=messages,
+            token=token,
+            resubmits=resubmits,
+            last_only=last_only,
+        )
+
+    def kept(self, token: str | None = None) -> list[Message]:
+        """The messages that the server has, with what this client keeps of them."""
+        return [known_to(self.client, message) for message in self.server.messages(self.path, self.chat, token)]
+
+    def seen(self) -> list[Any]:
+        return self.server.seen(self.chat)
+
+    def let_go(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.server.let_go(self.chat)
+
+    def stop(self, turn: str | None = None) -> int:
+        query = {} if turn is None else {"turn": turn}
+        return self.server.http.post(f"{self.path}/{self.chat}/stop", params=query).status_code
+
+
+def known_to(client: str, message: Message) -> Message:
+    """The message as this client builds it."""
+    if client in KEEP_REASONING_ID:
+        return message
+    return {**message, "parts": [without_reasoning_id(part) for part in message["parts"]]}
+
+
+def without_reasoning_id(part: Message) -> Message:
+    return {name: value for name, value in part.items() if part["type"] != "reasoning" or name != "id"}

@@ -1,0 +1,28 @@
+"""Fixtures: the server and the browser of a test run, and a chat of each client between them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from pages import Browser, Server, Visit
+from promises import PINNED
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def browser(server: Server) -> Iterator[Browser]:
+    browser = Browser(server)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(params=PINNED)
+def visit(server: Server, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    yield Visit(server, browser, request.param)
+    browser.close_pages()
