@@ -6,8 +6,8 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 
 run: .venv/ready
-	@echo "usechat: checking a sample stream"
-	$(BIN)/usechat check docs/samples/hello.sse
+	@echo "usechat: serving examples/hello; stop it with Ctrl-C"
+	cd examples/hello && ../../$(BIN)/usechat serve agent:agent
 
 test: setup
 	@echo "usechat: format and lint"
