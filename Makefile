@@ -20,9 +20,10 @@ test: setup
 	@echo "usechat: the documents that are made from the tables"
 	$(BIN)/python docs/generate.py --check
 	@echo "usechat: tests"
-	$(BIN)/pytest -n 2 --cov --cov-report=
-	$(BIN)/coverage report --include='src/usechat/protocol/*' --fail-under=100
-	$(BIN)/coverage report --fail-under=95
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report= tests
+	$(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
+	@echo "usechat: the real clients"
+	$(BIN)/pytest -n 2 --dist worksteal conformance
 
 setup: .venv/ready conformance/node_modules/ready
 

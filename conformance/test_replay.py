@@ -15,6 +15,7 @@ from test_reader import MANY, SEED, V5, V6, V7
 from usechat.protocol.chunks import Chunk, Start, ToolApprovalResponse
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.replay import Fold
+from usechat.protocol.values import plain
 
 
 def folded(chunks: list[Chunk], continues: UIMessage | None) -> list[Chunk]:
@@ -26,6 +27,8 @@ def folded(chunks: list[Chunk], continues: UIMessage | None) -> list[Chunk]:
 
 def as_told(message: dict[str, Any], client: str) -> dict[str, Any]:
     """The message without what no chunk of the client's release can bring back into a message that it continues."""
+    # Text as metadata is taken apart by its UTF-16 units, which no JSON of ours holds.
+    message = plain(message)
     return message if client == V7 else {**message, "parts": [_as_told(part) for part in message["parts"]]}
 
 

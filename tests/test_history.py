@@ -247,7 +247,7 @@ async def test_an_answer_that_comes_late_changes_nothing_that_a_newer_turn_decid
         (UIMessage("", "assistant", A1.parts), "The answer of a turn must have an id."),
         (
             UIMessage("a1", "assistant", [{"type": "tool-x", "toolCallId": "a\nb", "state": "input-available"}]),
-            "The answer of a turn is broken: message.parts[0].toolCallId must be a string of 1 to 512 characters "
+            "The answer of a turn is broken: message.parts[0].toolCallId must be a string of 1 to 8192 characters "
             "without control characters.",
         ),
     ],

@@ -305,7 +305,9 @@ def test_a_second_signal_ends_the_grace(folder: Path) -> None:
 
 
 def test_a_reader_that_does_not_read_does_not_keep_the_server(folder: Path) -> None:
+    full = 'usechat_turns_ended_total{outcome="error"} 1.0\n'
     with serve(folder, "agents:flood", "--grace", "0") as (process, url), asking(url):
+        until(lambda: full in httpx.get(url.replace("/api/chat", "/metrics"), timeout=SECONDS).text, process)
         assert end(process)[0] == 0
 
 

@@ -5,18 +5,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from loopback import SECONDS, STEP, ask, asking, free_port, parts, read_until, running, serving, text_part, until
+from loopback import SECONDS, STEP, ask, free_port, parts, running, serving, text_part, until
 from usechat.agents.chat import Chat
 from usechat.database import Database
 from usechat.history import History
+from usechat.protocol.messages import UIMessage
+from usechat.protocol.requests import ChatRequest
 from usechat.server.app import create_app
 from usechat.server.chats import ChatSettings
-from usechat.turns import TurnLimits
 
 ABOUT = """\
 usechat serves an agent to useChat() at {url}
@@ -121,17 +124,22 @@ async def test_a_history_of_ones_own_is_used_and_left_open(tmp_path: Path) -> No
     await database.aclose()
 
 
-def test_a_turn_that_nobody_reads_when_the_server_ends_is_stored_as_far_as_it_came(tmp_path: Path) -> None:
-    history = f"sqlite:///{tmp_path}/chats.db"
-    app = create_app(never_end, history=history, settings=ChatSettings(turn=TurnLimits(linger=None)))
-    with serving(app) as url, asking(f"{url}/api/chat") as lines:
-        read_until(lines, "I begin")
-    with serving(create_app(echo, history=history)) as url:
-        messages = httpx.get(f"{url}/api/chat/chat/messages", timeout=SECONDS).json()
-    assert [message["parts"] for message in messages] == [
-        [{"type": "text", "text": "Hello"}],
-        [STEP, text_part("I begin")],
-    ]
+@pytest.mark.anyio
+async def test_a_turn_that_nobody_reads_when_the_app_ends_is_stored_as_far_as_it_came(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chats.db"
+    app = create_app(never_end, history=url)
+    async with lifespan(app):
+        turn = await app.state.endpoint.chats.begin(
+            ChatRequest(id="chat", last=UIMessage("m1", "user", [{"type": "text", "text": "Hello"}])), None, {}
+        )
+        while "I begin" not in str(turn.log.frames):
+            await anyio.lowlevel.checkpoint()
+    assert turn.log.outcome == "stopped"
+    database = Database(url)
+    stored = await History(database).load("chat")
+    await database.aclose()
+    assert stored is not None
+    assert [message.text for message in stored.messages] == ["Hello", "I begin"]
 
 
 @pytest.mark.parametrize(

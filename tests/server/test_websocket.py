@@ -173,10 +173,12 @@ async def test_an_abort_of_a_resume_stops_the_turn_too():
 
 
 async def test_a_page_that_resumes_again_stops_nothing():
-    async with serving(linger=0, sockets=pondering(3600)) as house, opening(house) as page:
+    async with serving(linger=0, sockets=pondering(0.2)) as house, opening(house) as page:
         await resumed_and_aborted(house, page)
         await page.resume("r3")
         await page.until_text("r3", "One, two, ")
+        # By then the aborted resume would have stopped the turn.
+        await asyncio.sleep(0.3)
         house.gate("chat").release()
         assert texts(await page.all("r3")) == ["three."]
         assert await house.ends.get() == ("done", "One, two, three.")

@@ -43,13 +43,12 @@ def mend(text: str) -> str:
 
 def plain(value: object, limit: int = VALUE_LIMIT) -> Any:
     """Copy a value as plain JSON of about `limit` bytes at most, with a short marker where something is left out."""
-    if _unusual(value):
-        return _Copy(limit).of(value)
     try:
-        payload = _encode(value)
-    except _TROUBLE:
-        return _Copy(limit).of(value)
-    if len(payload) > limit or _suspect(payload):
+        payload = b"" if _unusual(value) else _encode(value)
+    # Foreign code may raise anything, and one value must not cost the turn.
+    except Exception:  # noqa: BLE001
+        payload = b""
+    if not payload or len(payload) > limit or _suspect(payload):
         return _Copy(limit).of(value)
     return msgspec.json.decode(payload)
 
@@ -115,7 +114,7 @@ def _foreign(value: object) -> object:
     """What stands for a value of a type that msgspec does not know."""
     try:
         return _known(value)
-    # Foreign code may raise anything, and one value must not cost the turn.
+    # As above.
     except Exception:  # noqa: BLE001
         return f"[{type(value).__name__}]"
 
@@ -167,12 +166,8 @@ class _Copy:
         self._path: list[int] = []
 
     def of(self, value: object) -> Any:
-        if isinstance(value, str):
-            return self._text(mend(str.__str__(value)))
         if id(value) in self._path:
             return "[circular]"
-        if len(self._path) >= MAX_DEPTH and not isinstance(value, (int, float, NoneType)):
-            return "[nested too deeply]"
         self._path.append(id(value))
         try:
             return self._copy(value)
@@ -183,6 +178,10 @@ class _Copy:
             self._path.pop()
 
     def _copy(self, value: object) -> Any:
+        if isinstance(value, str):
+            return self._text(mend(str.__str__(value)))
+        if len(self._path) > MAX_DEPTH and not isinstance(value, (int, float, NoneType)):
+            return "[nested too deeply]"
         entries = None if isinstance(value, BaseException) else _entries(value)
         if entries is not None:
             return self._object(entries)

@@ -265,6 +265,8 @@ class _Socket:
     def _notify(self, frame: str) -> None:
         self._notices.append(frame)
         self._wake.set()
+        if len(self._notices) > _MAX_NOTICES:
+            self._writing.cancel()
 
     def _push(self, answer: Answer) -> None:
         self._ready.append(answer)
