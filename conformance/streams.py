@@ -62,7 +62,7 @@ from usechat.protocol.closing import closing
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
 from usechat.protocol.state import Call, StreamState
-from usechat.protocol.tables import CALLS
+from usechat.protocol.tables import CALLS, UNFINISHED
 
 __all__ = ["Part", "Turn", "answered", "turns"]
 
@@ -186,8 +186,10 @@ class _Player:
             moves += [self._text_delta] * 3 + [self._text_end]
         if state.reasoning:
             moves += [self._reasoning_delta] * 3 + [self._reasoning_end]
-        if self._unfinished():
-            moves += [self._input_delta] * 12 + [self._input, self._wrong_input]
+        if self._unfinished("tool-input-delta"):
+            moves += [self._input_delta] * 12
+        if self._unfinished("tool-input-available"):
+            moves += [self._input, self._wrong_input]
         if not state.text and not state.reasoning:
             moves.append(self._finish_step)
         for name, weight, move in self._results:
@@ -200,8 +202,9 @@ class _Player:
     def _calls(self, move: str) -> list[Call]:
         return [call for call in self._state.calls.values() if call.state in CALLS[move]]
 
-    def _unfinished(self) -> list[Call]:
-        return [call for call in self._state.here if call.state in ("started", "streaming")]
+    def _unfinished(self, move: str) -> list[Call]:
+        """The calls of this step whose input is not whole and can go on like this."""
+        return [call for call in self._state.here if call.state in UNFINISHED and call.state in CALLS[move]]
 
     def _answerable(self) -> list[str]:
         move = "tool-approval-response, approved"
@@ -284,7 +287,7 @@ class _Player:
 
     def _call(self) -> Call:
         """A call of this step whose input is not whole yet, or a new one."""
-        calls = self._unfinished()
+        calls = self._unfinished("tool-input-available")
         if calls and self._draw(below(4)):
             call = self._pick(calls)
             # Only a dynamic call may get another name.
@@ -306,7 +309,7 @@ class _Player:
         )
 
     def _input_delta(self) -> Chunk:
-        call = self._pick(self._unfinished())
+        call = self._pick(self._unfinished("tool-input-delta"))
         planned = self._arguments.get(call.id)
         return ToolInputDelta(call.id, planned.pop(0) if planned else self._draw(GARBAGE))
 
