@@ -133,6 +133,7 @@ def numbers() -> Iterator[int]:
             {"when": "2026-01-02T00:00:00Z", "anything": {"error": "ApiError"}},
         ),
         ([10**5_000, 1], ["[int]", 1]),
+        (msgspec.Raw(b"nonsense"), "[Raw]"),
         (Unmapped(), "[Unmapped]"),
         (Unreadable({"a": 1, "\ud800": 2}), "[Unreadable]"),
         (Array(), [1, 2]),

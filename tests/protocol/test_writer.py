@@ -35,6 +35,7 @@ from usechat.protocol.chunks import (
     ToolOutputDenied,
     ToolOutputError,
 )
+from usechat.protocol.clients import ClientName
 from usechat.protocol.closing import closing
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
@@ -47,9 +48,9 @@ def writer(new_id: Callable[[], str]) -> MessageWriter:
     return MessageWriter("m", new_id=new_id)
 
 
-def continuing(new_id: Callable[[], str], *parts: dict[str, Any]) -> MessageWriter:
+def continuing(new_id: Callable[[], str], *parts: dict[str, Any], client: ClientName = "portable") -> MessageWriter:
     message = UIMessage(id="a-1", role="assistant", parts=[{"type": "step-start"}, *parts])
-    return MessageWriter("unused", new_id=new_id, continues=message)
+    return MessageWriter("unused", new_id=new_id, client=client, continues=message)
 
 
 def test_the_first_text_opens_message_step_and_part(writer: MessageWriter) -> None:
@@ -135,6 +136,13 @@ def test_results_of_the_provider_cause_no_step(writer: MessageWriter) -> None:
     writer.tool_output("c", 1)
     assert writer.text("x") == [TextStart("id-1"), TextDelta("id-1", "x")]
     assert writer.finish() == [TextEnd("id-1"), FinishStep(), Finish("stop")]
+
+
+def test_the_first_release_posts_again_after_results_of_the_provider_too(new_id: Callable[[], str]) -> None:
+    writer = MessageWriter("m", new_id=new_id, client="v5")
+    writer.tool_input("c", "web", {}, provider_executed=True)
+    writer.tool_output("c", 1)
+    assert writer.finish() == [FinishStep(), *QUIET_STEP, Finish()]
 
 
 def test_a_turn_that_ends_on_a_result_opens_one_more_step(writer: MessageWriter) -> None:
@@ -340,7 +348,9 @@ def test_every_other_end_closes_all_calls(
 def test_an_unanswered_refusal_ends_as_denied(new_id: Callable[[], str]) -> None:
     refused: dict[str, Any] = {"type": "tool-rm", "toolCallId": "c", "state": "approval-responded", "input": {}}
     writer = continuing(new_id, {**refused, "approval": {"id": "p", "approved": False}})
-    assert writer.abort() == [Start("a-1"), ToolOutputDenied("c"), *QUIET_STEP, Abort()]
+    assert writer.abort() == [Start("a-1"), ToolOutputDenied("c"), Abort()]
+    oldest = continuing(new_id, {**refused, "approval": {"id": "p", "approved": False}}, client="v5")
+    assert oldest.abort() == [Start("a-1"), ToolOutputError("c", "The call was denied."), *QUIET_STEP, Abort()]
 
 
 def test_whole_parts_open_a_step_and_get_ids(writer: MessageWriter) -> None:

@@ -41,9 +41,8 @@ def closing(state: StreamState, last: End) -> Iterator[Chunk]:
     calls = [call for call in state.open_calls() if not (waits and call.state in ("available", "requested"))]
     # Whatever is closed makes the page see the current step.
     step = state.step if calls or state.text or state.reasoning else state.shown
-    # A denied call keeps a page quiet, but for v5 it is sent as an error, which does not.
-    denied = [call for call in state.calls.values() if call.state == "denied"]
-    posts_again = state.resubmits(step, [*calls, *denied])
+    refusals_count = state.first_release
+    posts_again = state.resubmits(step, [call for call in calls if refusals_count or call.state != "refused"])
     yield from closing_parts(state)
     for call in calls:
         yield from _closing_call(call, _REASONS[type(last)], state.step)

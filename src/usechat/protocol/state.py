@@ -71,11 +71,13 @@ class StreamState:
 
     `message_id` and `parts` are those of the message that it continues, if it does. `here` are the calls of the current
     step. `shown` is the last step that a page knows of: React learns of a new step only with the next chunk that
-    changes the message.
+    changes the message. `first_release` says that 5.0.0 may read the stream: its pages also post again after results
+    of the provider, and it is told of a denial as an error.
     """
 
     def __init__(self, message_id: str | UnsetType = UNSET, parts: Iterable[Mapping[str, Any]] = ()) -> None:
         self.phase: Phase = "new"
+        self.first_release = False
         self.message_id = message_id
         self.step = 0
         self.text: dict[str, None] = {}
@@ -110,8 +112,11 @@ class StreamState:
 
     def resubmits(self, step: int, closing: Collection[Call] = ()) -> bool:
         """Whether a page that sends automatically posts again if this is the last step and these calls are closed."""
-        calls = [call for call in self.calls.values() if call.step == step and not call.provider_executed]
-        return bool(calls) and all(call.state in _ANSWERED or call in closing for call in calls)
+        calls = [call for call in self.calls.values() if call.step == step]
+        if not self.first_release:
+            calls = [call for call in calls if not call.provider_executed]
+        answered = _CLOSED | _ANSWERED if self.first_release else _ANSWERED
+        return bool(calls) and all(call.state in answered or call in closing for call in calls)
 
     def _continue(self, part: Mapping[str, Any]) -> None:
         kind: str = part["type"]

@@ -44,13 +44,19 @@ def mend(text: str) -> str:
 def plain(value: object, limit: int = VALUE_LIMIT) -> Any:
     """Copy a value as plain JSON of about `limit` bytes at most, with a short marker where something is left out."""
     try:
-        payload = b"" if _unusual(value) else _encode(value)
+        copied = _quick_copy(value, limit)
     # Foreign code may raise anything, and one value must not cost the turn.
     except Exception:  # noqa: BLE001
-        payload = b""
-    if not payload or len(payload) > limit or _suspect(payload):
-        return _Copy(limit).of(value)
-    return msgspec.json.decode(payload)
+        copied = msgspec.UNSET
+    return _Copy(limit).of(value) if copied is msgspec.UNSET else copied
+
+
+def _quick_copy(value: object, limit: int) -> Any:
+    """The value through msgspec and back; UNSET if it is not to be sent as it is."""
+    if _unusual(value):
+        return msgspec.UNSET
+    payload = _encode(value)
+    return msgspec.UNSET if len(payload) > limit or _suspect(payload) else msgspec.json.decode(payload)
 
 
 def _unusual(value: object) -> bool:

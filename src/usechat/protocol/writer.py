@@ -37,7 +37,7 @@ from usechat.protocol.chunks import (
     ToolOutputDenied,
     ToolOutputError,
 )
-from usechat.protocol.clients import CLIENTS, ClientName
+from usechat.protocol.clients import CLIENTS, ClientName, Release
 from usechat.protocol.closing import End, closing, closing_parts, with_input
 from usechat.protocol.codec import clean_chunk
 from usechat.protocol.messages import TOOL_CALL_ID, UIMessage
@@ -88,6 +88,7 @@ class MessageWriter:
         self.state = StreamState(self.message_id, () if continues is None else continues.parts)
         self._new_id = new_id
         self.client = CLIENTS[client]
+        self.state.first_release = Release(5, 0) in self.client.oldest
         self._fit = self.client.fit
         self._limit = value_limit
         self._written: list[Chunk] = []
