@@ -7,7 +7,7 @@ UV := $(BIN)/uv
 
 run: .venv/ready
 	@echo "usechat: serving examples/hello; stop it with Ctrl-C"
-	cd examples/hello && ../../$(BIN)/usechat serve agent:agent
+	$(BIN)/usechat serve examples.hello.agent:agent
 
 test: setup
 	@echo "usechat: format and lint"

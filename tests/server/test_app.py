@@ -1,4 +1,5 @@
 import re
+import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,21 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from loopback import SECONDS, STEP, ask, free_port, parts, running, serving, text_part, until
+from loopback import (
+    ABORTED,
+    SECONDS,
+    STEP,
+    ask,
+    asking,
+    free_port,
+    last_two,
+    parts,
+    read_until,
+    running,
+    serving,
+    text_part,
+    until,
+)
 from usechat.agents.chat import Chat
 from usechat.database import Database
 from usechat.history import History
@@ -31,12 +46,13 @@ usechat serves an agent to useChat() at {url}
 """
 
 GRANIAN_APP = """\
-from usechat.server.app import create_app
+from usechat import create_app
 
 async def agent(chat):
-    yield f"You said: {chat.text}"
+    yield "I begin"
+    await chat.stopping.wait()
 
-app = create_app(agent)
+app = create_app(agent, grace=0.2)
 """
 
 
@@ -208,6 +224,15 @@ async def test_an_app_that_drains_is_not_ready_and_takes_no_turns() -> None:
         )
 
 
+@pytest.mark.anyio
+async def test_an_app_without_grace_leaves_signals_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    async with lifespan(create_app(echo)):
+        assert signal.getsignal(signal.SIGTERM) != before
+    async with lifespan(create_app(echo, grace=None)):
+        assert signal.getsignal(signal.SIGTERM) == before
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -225,11 +250,17 @@ def test_an_option_that_cannot_be_is_refused_when_the_app_is_made(make: Callable
         make()
 
 
-def test_granian_serves_the_app_too(tmp_path: Path) -> None:
+def test_granian_serves_and_drains_the_app_too(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(GRANIAN_APP)
     port = free_port()
+    url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "granian", "--interface", "asgi", "--port", str(port), "main:app"]
     with running(command, tmp_path) as process:
-        url = f"http://127.0.0.1:{port}"
         until(lambda: get(f"{url}/readyz") == (200, "ok\n"), process)
-        assert parts(ask(f"{url}/api/chat").text) == [STEP, text_part("You said: Hello")], process.errors()
+        with asking(f"{url}/api/chat") as lines:
+            first = read_until(lines, "I begin")
+            process.send(signal.SIGTERM)
+            rest = "\n".join(lines)
+        assert parts(f"{first}\n{rest}\n\n") == [STEP, text_part("I begin")]
+        assert last_two(rest) == ABORTED
+        assert process.wait()[0] == 0

@@ -1,6 +1,6 @@
 """`usechat serve`: an agent at an address."""
 
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Final, Literal, NoReturn, TypeAlias
 
 import typer
 
@@ -9,31 +9,48 @@ from usechat.server.settings import ServeError, ServeSettings
 
 __all__ = ["serve"]
 
+_DEFAULT: Final = ServeSettings(target="")
+
+_Target: TypeAlias = Annotated[
+    str, typer.Argument(help="What to serve: module:agent, or module:app for an ASGI app of your own.")
+]
+_Host: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_HOST", help="The address to listen on.")]
+_Port: TypeAlias = Annotated[
+    int, typer.Option(envvar="USECHAT_PORT", min=0, max=65535, help="The port; 0 takes any that is free.")
+]
+_Reload: TypeAlias = Annotated[
+    bool, typer.Option("--reload", envvar="USECHAT_RELOAD", help="Start again when a Python file here changes.")
+]
+_Client: TypeAlias = Annotated[
+    ClientName, typer.Option(envvar="USECHAT_CLIENT", help="The clients that must understand the streams.")
+]
+_Store: TypeAlias = Annotated[
+    Literal["memory"], typer.Option(envvar="USECHAT_STORE", help="Where running turns are kept.")
+]
+_History: TypeAlias = Annotated[
+    str, typer.Option(envvar="USECHAT_HISTORY", help="The database of the chats; sqlite:// keeps them in memory.")
+]
+_Path: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_PATH", help="The path of the chat.")]
+_Cors: TypeAlias = Annotated[
+    list[str], typer.Option(envvar="USECHAT_CORS", help="An origin whose pages may call; repeat it for more.")
+]
+_Grace: TypeAlias = Annotated[
+    float, typer.Option(envvar="USECHAT_GRACE", min=0, help="Seconds for running turns when the server is stopped.")
+]
+
 
 def serve(
-    target: Annotated[str, typer.Argument(help="What to serve: module:agent, or module:app for an ASGI app.")],
+    target: _Target,
     *,
-    host: Annotated[str, typer.Option(envvar="USECHAT_HOST", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(envvar="USECHAT_PORT", min=0, max=65535, help="0 takes any free one.")] = 8000,
-    reload: Annotated[
-        bool, typer.Option("--reload", envvar="USECHAT_RELOAD", help="Start again when a file changes.")
-    ] = False,
-    client: Annotated[
-        ClientName, typer.Option(envvar="USECHAT_CLIENT", help="The clients that must understand the streams.")
-    ] = "portable",
-    store: Annotated[
-        Literal["memory"], typer.Option(envvar="USECHAT_STORE", help="Where running turns are kept.")
-    ] = "memory",
-    history: Annotated[
-        str, typer.Option(envvar="USECHAT_HISTORY", help="The database of the chats; sqlite:// is memory.")
-    ] = "sqlite:///usechat.db",
-    path: Annotated[str, typer.Option(envvar="USECHAT_PATH", help="Where the chat is.")] = "/api/chat",
-    cors: Annotated[
-        list[str], typer.Option(envvar="USECHAT_CORS", help="An origin whose pages may call; repeat it for more.")
-    ] = [],  # noqa: B006
-    grace: Annotated[
-        float, typer.Option(envvar="USECHAT_GRACE", min=0, help="Seconds that running turns get at the end.")
-    ] = 10.0,
+    host: _Host = _DEFAULT.host,
+    port: _Port = _DEFAULT.port,
+    reload: _Reload = _DEFAULT.reload,
+    client: _Client = _DEFAULT.client,
+    store: _Store = _DEFAULT.store,
+    history: _History = _DEFAULT.history,
+    path: _Path = _DEFAULT.path,
+    cors: _Cors = [],  # noqa: B006
+    grace: _Grace = _DEFAULT.grace,
 ) -> None:
     """Serve an agent to useChat(); each option can be set in the environment, as USECHAT_<NAME>."""
     settings = ServeSettings(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Final
 
 from msgspec import structs
@@ -11,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Lifespan
 
 from usechat.agents.plain import PlainAgent
 from usechat.database import Database
@@ -72,26 +74,26 @@ def create_app(
         ValueError: The path, an origin, a host or the database URL is not one.
         ImportError: The package that the database needs is not installed.
     """
-    if not _PATH.fullmatch(path):
-        raise ValueError(f"{path!r} is not a path such as /api/chat.")
     middleware = _middleware(cors, allowed_hosts, credentials=cors_credentials)
     kept, database = _open_history(history)
-    chosen = structs.replace(settings, client=client or settings.client)
     endpoint = ChatEndpoint(
         agent,
         authenticate=authenticate,
         store=store,
         history=kept,
-        settings=chosen,
+        settings=structs.replace(settings, client=client or settings.client),
         limits=limits,
         stream=stream,
         origins=cors,
     )
-    app = Starlette(
-        routes=[*_routes(endpoint.chats, path), *endpoint.routes(path)],
-        middleware=middleware,
-        lifespan=lambda _: _lifespan(endpoint.chats, database, grace),
-    )
+    return _assemble(endpoint, path, middleware, partial(_lifespan, endpoint.chats, database, grace))
+
+
+def _assemble(
+    endpoint: ChatEndpoint, path: str, middleware: list[Middleware], lifespan: Lifespan[Starlette]
+) -> Starlette:
+    routes = [*_routes(endpoint.chats, path), *endpoint.routes(path)]
+    app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     app.state.endpoint = endpoint
     return app
 
@@ -109,7 +111,9 @@ def _middleware(origins: Collection[str], hosts: Sequence[str] | None, *, creden
 
 
 @asynccontextmanager
-async def _lifespan(chats: Chats, database: Database | None, grace: float | None) -> AsyncGenerator[None, None]:
+async def _lifespan(
+    chats: Chats, database: Database | None, grace: float | None, _app: Starlette
+) -> AsyncGenerator[None, None]:
     async with AsyncExitStack() as stack:
         if database is not None:
             stack.push_async_callback(database.aclose)
@@ -121,6 +125,9 @@ async def _lifespan(chats: Chats, database: Database | None, grace: float | None
 
 
 def _routes(chats: Chats, path: str) -> list[Route]:
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"{path!r} is not a path such as /api/chat.")
+
     async def about(request: Request) -> Response:
         url = str(request.url.replace(path=request.scope.get("root_path", "") + path, query=""))
         return PlainTextResponse(f"usechat serves an agent to useChat() at {url}\n\n{how_to_connect(url)}")

@@ -169,6 +169,9 @@ class Chats:
             await self._history.begin(request.id, log.owner, log.turn, admission.messages)
         except PermissionError:
             raise RequestError(_NOT_FOUND, status=404) from None
+        # From here to the turn's place in `_turns` nothing waits, so that `drain` sees each turn that begins.
+        if self._draining:
+            raise _busy()
         writer = MessageWriter(
             _new_id(),
             new_id=_new_id,

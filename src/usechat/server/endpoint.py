@@ -66,9 +66,10 @@ class ChatEndpoint:
 
     def routes(self, path: str = "/api/chat") -> list[BaseRoute]:
         """All routes of a chat, for a Starlette app."""
+        sockets = ChatSockets(self.chats, self._user, self._limits, self._stream, origins=self._origins)
         return [
             Route(path, self.respond, methods=["POST"]),
-            WebSocketRoute(f"{path}/ws", ChatSockets(self.chats, self._user, self._limits, self._stream).serve),
+            WebSocketRoute(f"{path}/ws", sockets.serve),
             Route(f"{path}/{{chat_id:path}}/stream", self._route(self._resume), methods=["GET"]),
             Route(f"{path}/{{chat_id:path}}/stop", self._route(self._stop), methods=["POST"]),
             Route(f"{path}/{{chat_id:path}}/messages", self._route(self._messages), methods=["GET"]),

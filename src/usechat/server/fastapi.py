@@ -15,25 +15,25 @@ from usechat.protocol.requests import Trigger
 __all__ = ["SSE_EXAMPLE", "ChatBody", "ChatMessage", "chat_router"]
 
 SSE_EXAMPLE: Final = """\
-id: 1
+id: 1d93adb5.1
 data: {"type":"start","messageId":"msg-1"}
 
-id: 2
+id: 1d93adb5.2
 data: {"type":"start-step"}
 
-id: 3
+id: 1d93adb5.3
 data: {"type":"text-start","id":"text-1"}
 
-id: 4
+id: 1d93adb5.4
 data: {"type":"text-delta","id":"text-1","delta":"Hello"}
 
-id: 5
+id: 1d93adb5.5
 data: {"type":"text-end","id":"text-1"}
 
-id: 6
+id: 1d93adb5.6
 data: {"type":"finish-step"}
 
-id: 7
+id: 1d93adb5.7
 data: {"type":"finish","finishReason":"stop"}
 
 data: [DONE]
@@ -96,7 +96,7 @@ _STREAM: Final[dict[str, Any]] = {
     "content": {"text/event-stream": {"schema": {"type": "string"}, "example": SSE_EXAMPLE}},
 }
 _CHAT_ID: Final = _parameter("path", "chat_id", "The chat's id.", {"type": "string", "minLength": 1, "maxLength": 512})
-_COUNT: Final = {"type": "integer", "minimum": 0}
+_EVENT_ID: Final = {"type": "string", "examples": ["1d93adb5.4"]}
 
 _OPERATIONS: Final = {
     "": _Operation(
@@ -114,8 +114,8 @@ _OPERATIONS: Final = {
         extra={
             "parameters": [
                 _CHAT_ID,
-                _parameter("query", "after", "The index of the last event that the client has.", _COUNT),
-                _parameter("header", "Last-Event-ID", "The same, as browsers send it.", _COUNT),
+                _parameter("query", "after", "The id of the last event that the client has.", _EVENT_ID),
+                _parameter("header", "Last-Event-ID", "The same, as browsers send it.", _EVENT_ID),
             ]
         },
     ),

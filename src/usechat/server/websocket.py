@@ -42,6 +42,8 @@ _MAX_NOTICES: Final = 256
 _SECOND_THOUGHTS: Final = 1.0
 # A proxy vouches for the headers of a handshake, but it cannot see into frames: they may bring secrets, not claims.
 _CREDENTIALS: Final = ("authorization", "x-api-key")
+# What an agent has no business with.
+_SECRET: Final = frozenset(("authorization", "cookie", "proxy-authorization", "sec-websocket-protocol"))
 
 
 class ChatSockets:
@@ -105,9 +107,9 @@ class _Visitor:
         return await self._identify(HTTPConnection({**self._websocket.scope, "headers": overlaid}))
 
     def headers(self, headers: dict[str, str]) -> dict[str, str]:
-        """All headers for the agent; the handshake's come before the frame's, except for secrets."""
-        own = {name: headers[name] for name in _CREDENTIALS if name in headers}
-        return {**headers, **self._websocket.headers, **own}
+        """What the agent gets: the headers of the handshake, and those that only the frame has."""
+        together = {**headers, **self._websocket.headers}
+        return {name: value for name, value in together.items() if name not in _SECRET}
 
 
 class _Socket:
@@ -183,12 +185,16 @@ class _Socket:
         try:
             await work
         except RequestError as error:
-            self._end(request_id, notice("error", request_id, str(error)))
+            self._refuse(request_id, error)
         # The border: what goes wrong with one request leaves the others of its socket alone.
         except Exception:  # noqa: BLE001
             error_id = secrets.token_hex(4)
             _log.exception("a request over a WebSocket failed, error %s", error_id)
-            self._end(request_id, notice("error", request_id, f"Something went wrong. (Error {error_id})"))
+            self._refuse(request_id, RequestError(f"Something went wrong. (Error {error_id})", status=500))
+
+    def _refuse(self, request_id: str, error: RequestError) -> None:
+        self._sockets.chats.metrics.request_refused(error.status)
+        self._end(request_id, notice("error", request_id, str(error)))
 
     async def _take(self, frame: ClientFrame, data: bytes) -> None:
         if frame.type == "abort":
@@ -200,18 +206,18 @@ class _Socket:
             raise RequestError("requestId must not be that of a request that is still open.")
         if len(self._answers) >= _MAX_REQUESTS:
             raise RequestError("Too many requests are open on this socket.", status=429)
-        headers = read_headers(frame)
+        chats, headers = self._sockets.chats, read_headers(frame)
         user = await self._visitor.user(headers)
         if frame.type == "send":
             request = read_send(data, self._sockets.limits)
             for other in self._pardoned(request.id):
                 other.stop()
-            answer = Answer(frame.request_id, request.id, resumes=False)
-            begin = self._sockets.chats.begin(request, user, self._visitor.headers(headers))
+            answer = Answer(frame.request_id, request.id, chats.metrics, resumes=False)
+            begin = chats.begin(request, user, self._visitor.headers(headers))
             self._spawn(answer, self._begin(answer, begin))
         else:
             chat_id, last_sequence = read_resume(frame)
-            answer = Answer(frame.request_id, chat_id, resumes=True)
+            answer = Answer(frame.request_id, chat_id, chats.metrics, resumes=True)
             self._spawn(answer, self._resume(answer, user, last_sequence, self._pardoned(chat_id)))
 
     def _spawn(self, answer: Answer, work: Awaitable[None]) -> None:
@@ -228,7 +234,7 @@ class _Socket:
     async def _resume(self, answer: Answer, user: str | None, last_sequence: int | None, replaced: set[Answer]) -> None:
         try:
             turn = await self._sockets.chats.live(answer.chat_id, user)
-            if turn is None or turn.ended:
+            if turn is None or turn.ended or not answer.can_resume(turn, last_sequence):
                 self._end(answer.request_id, notice("no-active", answer.request_id))
                 return
             answer.resume(turn, last_sequence)
@@ -285,16 +291,22 @@ class _Socket:
     async def _advance(self, answer: Answer) -> None:
         turn, sent = answer.turn, 0
         while turn is not None and self._answers.get(answer.request_id) is answer:
-            if sent >= _BATCH:
-                return self._ready.append(answer)
-            frame = answer.next_frame(turn)
-            if frame is None and answer.is_finished(turn):
-                return self._end(answer.request_id, notice("end", answer.request_id))
+            frame = answer.next_frame(turn) if sent < _BATCH else None
             if frame is None:
-                return turn.log.call_when_changed(partial(self._push, answer))
+                self._rest(answer, turn)
+                return
             await self._send(frame)
             sent += len(frame)
-        return None
+
+    def _rest(self, answer: Answer, turn: Turn) -> None:
+        # Asked first, since a thread may write the last chunks and end the turn right after.
+        has_ended = turn.ended
+        if answer.has_more(turn):
+            self._ready.append(answer)
+        elif has_ended:
+            self._end(answer.request_id, notice("end", answer.request_id))
+        else:
+            turn.log.call_when_changed(partial(self._push, answer))
 
     async def _send(self, frame: str) -> None:
         self._sending = self._loop.time()
