@@ -11,7 +11,7 @@ from msgspec import Raw
 from usechat.errors import RequestError
 from usechat.protocol.messages import IDENTIFIER, MESSAGE_ID, UIMessage, one_of, read_message, shape
 
-__all__ = ["ChatRequest", "Limits", "Trigger", "decode_request"]
+__all__ = ["ChatRequest", "Limits", "Trigger", "decode_json", "decode_request"]
 
 Trigger = Literal["submit-message", "regenerate-message"]
 
@@ -79,7 +79,7 @@ def decode_request(body: bytes, limits: Limits = _LIMITS) -> ChatRequest:
     """
     if len(body) > limits.body:
         raise RequestError(f"The body is larger than {limits.body:,} bytes.", status=413)
-    fields = _decode(_FIELDS, body, "The body", "must be a JSON object")
+    fields = decode_json(_FIELDS, body, "The body", "must be a JSON object")
     if len(fields) > limits.fields:
         raise RequestError(f"The body must not have more than {limits.fields:,} fields.")
     only_last = "message" in fields
@@ -104,7 +104,7 @@ def _take_messages(fields: dict[str, Raw], limits: Limits) -> list[Raw]:
         raise RequestError("The body must have messages or message, and not both.")
     if "message" in fields:
         return [fields.pop("message")]
-    messages = _decode(_ITEMS, fields.pop("messages"), "messages", "must be a list")
+    messages = decode_json(_ITEMS, fields.pop("messages"), "messages", "must be a list")
     if not messages:
         raise RequestError("messages must not be empty.")
     if len(messages) > limits.messages:
@@ -117,7 +117,7 @@ def _decode_message(raw: Raw, path: str, limits: Limits) -> UIMessage:
 
 
 def _decode_value(raw: Raw, path: str, limits: Limits) -> Any:
-    value = _decode(_VALUE, raw, path, "must not hold a number that is too large")
+    value = decode_json(_VALUE, raw, path, "must not hold a number that is too large")
     if _is_deeper(value, limits.nesting):
         raise RequestError(f"{path} must not be nested deeper than {limits.nesting} levels.")
     return value
@@ -141,7 +141,7 @@ _ITEMS = msgspec.json.Decoder(list[Raw])
 _VALUE = msgspec.json.Decoder(Any)
 
 
-def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes | Raw, path: str, rule: str) -> _T:
+def decode_json(decoder: msgspec.json.Decoder[_T], raw: bytes | Raw, path: str, rule: str) -> _T:
     try:
         try:
             return decoder.decode(raw)

@@ -13,7 +13,7 @@ from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import (
     ChatRequest,
     Limits,
-    _decode,  # pyright: ignore[reportPrivateUsage]
+    decode_json,
     decode_request,
 )
 from usechat.protocol.sse import payload_of
@@ -61,7 +61,7 @@ def open_frame(data: bytes) -> ClientFrame:
     Raises:
         RequestError: It belongs to none, so that no answer could reach its sender.
     """
-    frame = _decode(_FRAMES, data, "A frame", "must be a JSON object with a type and a requestId")
+    frame = decode_json(_FRAMES, data, "A frame", "must be a JSON object with a type and a requestId")
     if problem := IDENTIFIER(frame.request_id):
         raise RequestError(f"requestId{problem}.")
     return frame
@@ -75,7 +75,7 @@ def read_headers(frame: ClientFrame) -> dict[str, str]:
     """
     if len(bytes(frame.headers)) > _MAX_HEADERS:
         raise RequestError(f"headers must not be larger than {_MAX_HEADERS:,} bytes.")
-    headers = _decode(_HEADERS, frame.headers, "headers", "must be an object of strings")
+    headers = decode_json(_HEADERS, frame.headers, "headers", "must be an object of strings")
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise RequestError(f"headers must hold headers as HTTP has them, which {name[:40]!a} is not.")
@@ -105,10 +105,10 @@ def read_resume(frame: ClientFrame) -> tuple[str, int | None]:
     Raises:
         RequestError: One of them is wrong.
     """
-    chat_id = _decode(_TEXT, frame.id, "id", "must be a string")
+    chat_id = decode_json(_TEXT, frame.id, "id", "must be a string")
     if problem := IDENTIFIER(chat_id):
         raise RequestError(f"id{problem}.")
-    seen = _decode(_NUMBER, frame.last_sequence, "lastSequence", "must be a whole number")
+    seen = decode_json(_NUMBER, frame.last_sequence, "lastSequence", "must be a whole number")
     if seen is not None and seen < 0:
         raise RequestError("lastSequence must not be negative.")
     return chat_id, seen

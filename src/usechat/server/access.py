@@ -1,7 +1,7 @@
 """What comes before a request reaches the chat: origins, hosts, bodies, ids, and the plain errors that refuse them."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -16,7 +16,18 @@ from starlette.responses import PlainTextResponse
 from usechat.errors import RequestError
 from usechat.protocol.messages import IDENTIFIER
 
-__all__ = ["LOOPBACK_HOSTS", "check_id", "cors", "host_check", "json_body", "origin_allowed", "plain_error"]
+__all__ = [
+    "LOOPBACK_HOSTS",
+    "check_id",
+    "cors",
+    "host_check",
+    "json_body",
+    "origin_allowed",
+    "plain_error",
+    "without_secrets",
+]
+
+_SECRET: Final = frozenset(("authorization", "cookie", "proxy-authorization", "sec-websocket-protocol"))
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -150,6 +161,11 @@ def check_id(value: str) -> str:
     if problem := IDENTIFIER(value):
         raise RequestError(f"The chat's id{problem}.")
     return value
+
+
+def without_secrets(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that an agent may see."""
+    return {name: value for name, value in headers.items() if name not in _SECRET}
 
 
 def plain_error(error: RequestError) -> PlainTextResponse:

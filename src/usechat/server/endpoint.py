@@ -14,7 +14,7 @@ from usechat.errors import RequestError
 from usechat.history import History
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, decode_request
-from usechat.server.access import check_id, json_body, origin_allowed, plain_error
+from usechat.server.access import check_id, json_body, origin_allowed, plain_error, without_secrets
 from usechat.server.auth import Authenticate, authenticated
 from usechat.server.chats import Chats, ChatSettings
 from usechat.server.response import StreamLimits, TurnResponse
@@ -32,8 +32,6 @@ _BODY_DEADLINE: Final = 30.0
 _SETTINGS: Final = ChatSettings()
 _LIMITS: Final = Limits()
 _STREAM: Final = StreamLimits()
-# What an agent has no business with.
-_SECRET: Final = frozenset(("authorization", "cookie", "proxy-authorization"))
 
 
 class ChatEndpoint:
@@ -100,8 +98,7 @@ class ChatEndpoint:
     async def _post(self, request: Request) -> Response:
         user = await self._user(request)
         body = await json_body(request, limit=self._limits.body, deadline=_BODY_DEADLINE)
-        headers = {name: value for name, value in request.headers.items() if name not in _SECRET}
-        turn = await self.chats.begin(decode_request(body, self._limits), user, headers)
+        turn = await self.chats.begin(decode_request(body, self._limits), user, without_secrets(request.headers))
         return TurnResponse(turn, self._stream, self.chats.metrics)
 
     async def _resume(self, request: Request) -> Response:

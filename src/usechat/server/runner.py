@@ -81,6 +81,8 @@ def _configure(app: ASGIApp | Callable[[], ASGIApp], *, reload: bool = False) ->
         factory=reload,
         reload=reload,
         http="httptools",
+        # Compressing each small frame costs more than it saves.
+        ws_per_message_deflate=False,
         log_config=_LOGGING,
         log_level="warning",
         access_log=False,

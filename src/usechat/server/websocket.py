@@ -22,7 +22,7 @@ from usechat.protocol.websocket import (
     read_resume,
     read_send,
 )
-from usechat.server.access import origin_allowed
+from usechat.server.access import origin_allowed, without_secrets
 from usechat.server.chats import Chats
 from usechat.server.response import StreamLimits
 from usechat.server.websocket_answer import Answer
@@ -43,7 +43,6 @@ _SECOND_THOUGHTS: Final = 1.0
 # A proxy vouches for the headers of a handshake, but it cannot see into frames: they may bring secrets, not claims.
 _CREDENTIALS: Final = ("authorization", "x-api-key")
 # What an agent has no business with.
-_SECRET: Final = frozenset(("authorization", "cookie", "proxy-authorization", "sec-websocket-protocol"))
 
 
 class ChatSockets:
@@ -109,7 +108,7 @@ class _Visitor:
     def headers(self, headers: dict[str, str]) -> dict[str, str]:
         """What the agent gets: the headers of the handshake, and those that only the frame has."""
         together = {**headers, **self._websocket.headers}
-        return {name: value for name, value in together.items() if name not in _SECRET}
+        return without_secrets(together)
 
 
 class _Socket:
