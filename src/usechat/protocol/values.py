@@ -22,7 +22,8 @@ MAX_DEPTH: Final = 56
 """A value comes back inside a request, whose nesting is limited to 64 with the message around it."""
 
 _MANY: Final = 100_000
-_SCALARS: Final = frozenset((str, int, float, bool, NoneType, bytes))
+_SCALARS: Final = frozenset[type]((str, int, float, bool, NoneType, bytes))
+_STR: Final = frozenset[type]((str,))
 _TROUBLE: Final = (TypeError, ValueError, RecursionError, OverflowError)
 _PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _LONE: Final = re.compile("[\ud800-\udfff]")
@@ -70,13 +71,17 @@ def _unusual(value: object) -> bool:
             return True
         if isinstance(node, dict):
             entries = cast("dict[object, object]", node)
-            if not all(type(key) is str for key in entries):
+            if not _STR.issuperset(map(type, entries)):
                 return True
-            nodes += entries.values()
+            children: Collection[object] = entries.values()
         elif isinstance(node, (list, tuple, set, frozenset)):
-            nodes += cast("Collection[object]", node)
-        elif type(node) not in _SCALARS:
-            nodes += (child for _, child in _entries(node) or ())
+            children = cast("Collection[object]", node)
+        elif type(node) in _SCALARS:
+            continue
+        else:
+            children = [child for _, child in _entries(node) or ()]
+        if not _SCALARS.issuperset(map(type, children)):
+            nodes += children
     # A cycle, or a value so large that the slow copy costs little more.
     return bool(nodes)
 

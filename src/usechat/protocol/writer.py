@@ -210,8 +210,7 @@ class MessageWriter:
         signature: str | UnsetType = UNSET,
     ) -> list[Chunk]:
         approval_id = self._new_id() if approval_id is None else approval_id
-        self._put(ToolApprovalRequest(approval_id, self._call_ids.get(call_id, call_id), signature, reason))
-        return self._take()
+        return self.send(ToolApprovalRequest(approval_id, self._call_ids.get(call_id, call_id), signature, reason))
 
     def source_url(self, url: str, *, title: str | UnsetType = UNSET, source_id: str | None = None) -> list[Chunk]:
         return self.send(SourceUrl(source_id or self._new_id(), url, title))
@@ -266,6 +265,8 @@ class MessageWriter:
             self._content()
         elif isinstance(chunk, _WHOLE):
             self._enter_step()
+        elif isinstance(chunk, ToolApprovalRequest):
+            self._check_whole(chunk)
         self._put(chunk)
         if isinstance(chunk, ResetStep):
             self._lanes.clear()
@@ -291,8 +292,6 @@ class MessageWriter:
 
     def _put(self, chunk: Chunk) -> None:
         self._flow_lane = None
-        if isinstance(chunk, ToolApprovalRequest):
-            self._check_whole(chunk)
         if self.state.phase == "new" and not isinstance(chunk, Start):
             self._put(Start(self.message_id))
         fitted = self._fit(chunk, self.state)
