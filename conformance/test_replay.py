@@ -1,21 +1,27 @@
-"""Whoever comes back at any moment of a turn ends with the message of one who never left."""
+"""Whoever comes back at any moment of a turn ends with the message of one who never left.
 
-from typing import Any
+`USECHAT_SEED=<seed> pytest conformance/test_replay.py` draws other turns.
+"""
+
+import os
+from typing import Any, Final
 
 import msgspec
 import pytest
-from hypothesis import given, seed, settings
+from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from judge import Judge
 from promises import release_of
 from same_json import as_json, strict
 from streams import Turn, answered, turns
-from test_reader import MANY, SEED, V5, V6, V7
+from test_reader import MANY, V5, V6, V7
 from usechat.protocol.chunks import Chunk, Start, ToolApprovalResponse
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.replay import Fold
 from usechat.protocol.values import plain
+
+REPLAY_SEED: Final = int(os.environ.get("USECHAT_SEED") or 7)
 
 
 def folded(chunks: list[Chunk], continues: UIMessage | None) -> list[Chunk]:
@@ -46,8 +52,8 @@ def _as_told(part: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("client", "streams"), [(V5, 120), (V6, 120), (V7, 200)])
 def test_a_client_that_comes_back_ends_with_the_same_message(judge: Judge, client: str, streams: int) -> None:
-    @seed(SEED)
-    @settings(MANY, max_examples=streams)
+    @seed(REPLAY_SEED)
+    @settings(MANY, max_examples=streams, database=None, phases=[Phase.generate])
     @given(turns(release_of(client)), st.integers(0, 1000))
     def check(turn: Turn, cut: int) -> None:
         continues = None
@@ -63,6 +69,6 @@ def test_a_client_that_comes_back_ends_with_the_same_message(judge: Judge, clien
         stayed = judge.read(chunks, [client], continues=None if continues is None else as_json(continues))[client]
         came_back = judge.read(again, [client])[client]
         expected, actual = as_told(stayed["accumulated"], client), as_told(came_back["accumulated"], client)
-        assert strict(actual) == strict(expected), (client, cut, SEED)
+        assert strict(actual) == strict(expected), (client, cut, REPLAY_SEED)
 
     check()
