@@ -1,28 +1,33 @@
-"""Whoever comes back at any moment of a turn ends with the message of one who never left.
+"""Whoever comes back at any moment of a turn ends with the message of one who never left."""
 
-`USECHAT_SEED=<seed> pytest conformance/test_replay.py` draws other turns. The seed is fixed because the fold still has
-faults: 5 and 101 show one for 5.0.277, 11 and 22 one for 7.0.169. 7 was chosen because it shows none.
-"""
-
-import os
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from judge import Judge
 from promises import release_of
 from same_json import as_json, strict
 from streams import Turn, answered, turns
-from test_reader import MANY, V5, V6, V7
-from usechat.protocol.chunks import Chunk, Start, ToolApprovalResponse
+from test_reader import MANY, SEED, V5, V6, V7
+from usechat.protocol.chunks import Chunk, MessageMetadata, Start, ToolApprovalResponse
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.replay import Fold
 from usechat.protocol.values import plain
 
-REPLAY_SEED: Final = int(os.environ.get("USECHAT_SEED") or 7)
+
+def as_logged(chunks: list[Chunk]) -> list[Chunk]:
+    """The chunks as the log of a turn has them: one `start`, which names the message."""
+    said: list[Chunk] = [Start("m")]
+    for chunk in chunks:
+        if not isinstance(chunk, Start):
+            said.append(chunk)
+        elif chunk.message_metadata is not UNSET:
+            said.append(MessageMetadata(chunk.message_metadata))
+    return said
 
 
 def folded(chunks: list[Chunk], continues: UIMessage | None) -> list[Chunk]:
@@ -53,7 +58,7 @@ def _as_told(part: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("client", "streams"), [(V5, 120), (V6, 120), (V7, 200)])
 def test_a_client_that_comes_back_ends_with_the_same_message(judge: Judge, client: str, streams: int) -> None:
-    @seed(REPLAY_SEED)
+    @seed(SEED)
     @settings(MANY, max_examples=streams, database=None, phases=[Phase.generate])
     @given(turns(release_of(client)), st.integers(0, 1000))
     def check(turn: Turn, cut: int) -> None:
@@ -62,7 +67,7 @@ def test_a_client_that_comes_back_ends_with_the_same_message(judge: Judge, clien
             built = judge.read(turn.before, [client])[client]["accumulated"]
             continues = msgspec.convert(built, UIMessage)
             continues.parts = answered(continues.parts, turn.answers)
-        chunks = [Start("m"), *(chunk for chunk in turn.chunks if not isinstance(chunk, Start))]
+        chunks = as_logged(turn.chunks)
         cut %= len(chunks) + 1
         again = [*folded(chunks[:cut], continues), *chunks[cut:]]
         if client != V7:
@@ -70,6 +75,8 @@ def test_a_client_that_comes_back_ends_with_the_same_message(judge: Judge, clien
         stayed = judge.read(chunks, [client], continues=None if continues is None else as_json(continues))[client]
         came_back = judge.read(again, [client])[client]
         expected, actual = as_told(stayed["accumulated"], client), as_told(came_back["accumulated"], client)
-        assert strict(actual) == strict(expected), (client, cut, REPLAY_SEED)
+        replay = f"{client}, cut {cut}, USECHAT_SEED={SEED}"
+        assert came_back["error"] == stayed["error"], replay
+        assert strict(actual) == strict(expected), replay
 
     check()

@@ -5,7 +5,6 @@ import pytest
 from usechat.protocol.chunks import (
     Chunk,
     Citation,
-    Custom,
     Data,
     File,
     Finish,
@@ -20,14 +19,12 @@ from usechat.protocol.chunks import (
     TextDelta,
     TextEnd,
     TextStart,
-    ToolApprovalRequest,
     ToolApprovalResponse,
     ToolInputAvailable,
     ToolInputDelta,
     ToolInputError,
     ToolInputStart,
     ToolOutputAvailable,
-    ToolOutputDenied,
     ToolOutputError,
     UrlSource,
 )
@@ -72,6 +69,7 @@ def test_deltas_are_joined_where_their_part_began() -> None:
         ReasoningDelta("t", "xy", META),
         TextEnd("t"),
         ReasoningEnd("t"),
+        FinishStep(),
         StartStep(),
         TextStart("t"),
         TextDelta("t", "c"),
@@ -109,32 +107,25 @@ def test_only_the_last_of_each_value_is_kept() -> None:
     ]
 
 
-def test_a_reset_drops_the_step_and_what_belongs_to_it() -> None:
-    kept: list[Chunk] = [
+def test_nothing_is_joined_across_a_reset() -> None:
+    before: list[Chunk] = [
         StartStep(),
-        ToolInputAvailable("a", "x", 1),
-        ToolApprovalRequest("p", "a"),
-        StartStep(),
-    ]
-    dropped: list[Chunk] = [
         TextStart("t"),
         TextDelta("t", "x"),
-        TextEnd("t"),
-        TextStart("open"),
-        Custom("a.b"),
         Data("data-x", 1, "i"),
-        ToolInputAvailable("b", "x", 1),
-        ToolApprovalRequest("q", "b"),
-        ToolApprovalResponse("q", approved=True),
-        ToolOutputAvailable("b", 1),
+        ToolInputAvailable("a", "x", 1),
+        ToolOutputAvailable("a", 1),
+        ResetStep(),
     ]
-    later: list[Chunk] = [
-        ToolApprovalResponse("p", approved=False),
-        ToolOutputDenied("a"),
-        MessageMetadata({"a": 1}),
+    after: list[Chunk] = [
+        Data("data-x", 2, "i"),
+        ToolInputAvailable("a", "x", 1),
+        ToolOutputAvailable("a", 2),
+        TextStart("t"),
+        TextDelta("t", "y"),
         Finish("stop"),
     ]
-    assert folded(Start("m"), *kept, *dropped, *later[:3], ResetStep(), later[3]) == [Start("m"), *kept, *later]
+    assert folded(Start("m"), *before, *after) == [Start("m"), *before, *after]
 
 
 def test_a_continued_message_stands_before_the_turn() -> None:
@@ -152,9 +143,7 @@ def test_a_continued_message_stands_before_the_turn() -> None:
         ToolInputAvailable("a", "a", 1),
         *turn[1:],
     ]
-    assert folded(Start("m"), ResetStep(), continues=before) == [Start("m", {"a": 1}), StartStep()]
-    whole = UIMessage(id="m", role="assistant", parts=parts[1:])
-    assert folded(Start(), ResetStep(), continues=whole) == [Start("m")]
+    assert folded(Start(), continues=before)[0] == Start("m", {"a": 1})
 
 
 PARTS: list[dict[str, Any]] = [

@@ -1,18 +1,14 @@
 """The shortest stream that builds a message again, for a client that comes back in the middle of a turn."""
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from usechat.protocol.chunks import (
-    Abort,
     Chunk,
     Data,
-    Error,
-    Finish,
-    FinishStep,
     MessageMetadata,
     ProviderMetadata,
     ReasoningDelta,
@@ -20,12 +16,10 @@ from usechat.protocol.chunks import (
     ReasoningStart,
     ResetStep,
     Start,
-    StartStep,
     TextDelta,
     TextEnd,
     TextStart,
     ToolApprovalRequest,
-    ToolApprovalResponse,
     ToolInputAvailable,
     ToolInputDelta,
     ToolInputError,
@@ -42,15 +36,11 @@ __all__ = ["Fold"]
 _Text: TypeAlias = TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
 _Key: TypeAlias = tuple[str, str]
 
-# The step of what no `reset-step` of the turn removes.
-_STAYS: Final = -1
-
 
 class _Entry(Struct):
-    """A chunk that stays, with the deltas that are joined to it; `step` is the one whose part it is about."""
+    """A chunk that stays, with the deltas that are joined to it."""
 
     chunk: Chunk
-    step: int
     deltas: list[str] = []
     metadata: ProviderMetadata | UnsetType = UNSET
 
@@ -66,7 +56,6 @@ class Fold:
         self._start = Start() if continues is None else Start(continues.id, continues.metadata)
         self._entries: list[_Entry] = []
         self._latest: dict[_Key, _Entry] = {}
-        self._step = 0
 
     def add(self, chunk: Chunk) -> None:
         """Take in the next chunk of the turn."""
@@ -78,20 +67,23 @@ class Fold:
             case TextDelta() | ReasoningDelta() | ToolInputDelta():
                 self._join(chunk)
             case TextEnd() | ReasoningEnd():
-                self._keep(chunk, self._latest.pop(_key(chunk)).step)
+                del self._latest[_key(chunk)]
+                self._keep(chunk)
             case Data():
                 self._data(chunk)
+            case ToolInputAvailable() | ToolInputError():
+                self._input(chunk)
             case ToolOutputAvailable():
                 self._output(chunk)
-            case StartStep():
-                self._step += 1
-                self._keep(chunk, _STAYS)
-            case FinishStep():
-                pass
+            case ToolOutputError() | ToolOutputDenied() | ToolApprovalRequest():
+                self._latest.pop(("output", chunk.tool_call_id), None)
+                self._keep(chunk)
             case ResetStep():
-                self._reset()
+                # The client decides what of the earlier chunks the step had, so that they are told as they were.
+                self._latest.clear()
+                self._keep(chunk)
             case _:
-                self._other(chunk)
+                self._keep(chunk)
 
     def chunks(self) -> Iterator[Chunk]:
         """The stream that builds the message; what follows in the live stream fits on."""
@@ -103,14 +95,13 @@ class Fold:
                 yield _delta(entry)
 
     def _begin(self, chunk: Start) -> None:
-        known = self._start
         if chunk.message_id is not UNSET:
-            self._start = Start(chunk.message_id, known.message_metadata)
+            self._start = Start(chunk.message_id, self._start.message_metadata)
         if chunk.message_metadata is not UNSET:
-            self._keep(MessageMetadata(chunk.message_metadata), _STAYS)
+            self._keep(MessageMetadata(chunk.message_metadata))
 
-    def _keep(self, chunk: Chunk, step: int | None = None) -> _Entry:
-        entry = _Entry(chunk, self._step if step is None else step, [])
+    def _keep(self, chunk: Chunk) -> _Entry:
+        entry = _Entry(chunk, [])
         self._entries.append(entry)
         return entry
 
@@ -135,49 +126,19 @@ class Fold:
         else:
             entry.chunk = msgspec.structs.replace(entry.chunk, data=chunk.data)
 
+    def _input(self, chunk: ToolInputAvailable | ToolInputError) -> None:
+        begun = self._latest.pop(("call", chunk.tool_call_id), None)
+        if begun is not None:
+            # The whole input takes the place of what was streamed.
+            begun.deltas.clear()
+        self._keep(chunk)
+
     def _output(self, chunk: ToolOutputAvailable) -> None:
         entry = self._latest.get(("output", chunk.tool_call_id))
         if entry is None or not isinstance(entry.chunk, ToolOutputAvailable):
-            self._latest["output", chunk.tool_call_id] = self._keep(chunk, self._step_of(chunk.tool_call_id))
+            self._latest["output", chunk.tool_call_id] = self._keep(chunk)
         else:
             entry.chunk = _replaced(entry.chunk, chunk)
-
-    def _other(self, chunk: Chunk) -> None:
-        match chunk:
-            case ToolInputAvailable() | ToolInputError():
-                begun = self._latest.get(("call", chunk.tool_call_id))
-                entry = self._keep(chunk, None if begun is None else begun.step)
-                if begun is not None:
-                    # The whole input takes the place of what was streamed.
-                    begun.deltas.clear()
-                self._latest["call", chunk.tool_call_id] = entry
-            case ToolOutputError() | ToolOutputDenied() | ToolApprovalRequest():
-                self._latest.pop(("output", chunk.tool_call_id), None)
-                self._keep(chunk, self._step_of(chunk.tool_call_id))
-                if isinstance(chunk, ToolApprovalRequest):
-                    self._latest["approval", chunk.approval_id] = self._entries[-1]
-            case ToolApprovalResponse():
-                asked = self._latest.get(("approval", chunk.approval_id))
-                self._keep(chunk, _STAYS if asked is None else asked.step)
-            case MessageMetadata() | Finish() | Abort() | Error():
-                self._keep(chunk, _STAYS)
-            case _:
-                self._keep(chunk)
-
-    def _step_of(self, call_id: str) -> int:
-        call = self._latest.get(("call", call_id))
-        return _STAYS if call is None else call.step
-
-    def _reset(self) -> None:
-        if self._step == 0:
-            steps = [index for index, chunk in enumerate(self._before, 1) if isinstance(chunk, StartStep)]
-            del self._before[steps[-1] if steps else 0 :]
-        self._entries = [entry for entry in self._entries if entry.step != self._step]
-        self._latest = {
-            key: entry
-            for key, entry in self._latest.items()
-            if entry.step != self._step and key[0] not in ("text", "reasoning")
-        }
 
 
 def _key(chunk: _Text | ToolInputStart | ToolInputDelta) -> _Key:
