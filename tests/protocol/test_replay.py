@@ -214,6 +214,10 @@ def test_parts_are_built_again_as_they_were() -> None:
                 ToolInputError("c", "x", 1, "bad", title="T", provider_metadata=META),
             ],
         ),
+        (
+            {"rawInput": 1, "callProviderMetadata": META},
+            [ToolInputStart("c", "x", provider_metadata=META), ToolInputError("c", "x", 1, "bad")],
+        ),
         ({"rawInput": "?"}, [ToolInputStart("c", "x"), ToolInputDelta("c", "?"), ToolOutputError("c", "bad")]),
     ],
 )

@@ -33,6 +33,7 @@ from usechat.protocol.partial import parse_partial
 __all__ = ["chunks_of_parts"]
 
 Part: TypeAlias = dict[str, Any]
+_OF_THE_CALL: Final = frozenset(("title", "callProviderMetadata", "resultProviderMetadata"))
 _APPROVAL: Final = {
     "signature": "signature",
     "reason": "requestReason",
@@ -108,8 +109,8 @@ def _encoding(part: Part) -> Any:
 
 
 def _wrong_input(part: Part, call: dict[str, Any]) -> Iterator[Chunk]:
-    if "resultProviderMetadata" in part or "title" in part:
-        # A wrong input brings neither a title nor the metadata of its call.
+    if part.keys() & _OF_THE_CALL:
+        # A wrong input brings neither a title nor the metadata of its call; its own are those of the result.
         yield ToolInputStart(**call)
         call = {**call, "provider_metadata": part.get("resultProviderMetadata", UNSET)}
     yield ToolInputError(**call, input=part["rawInput"], error_text=part["errorText"])
