@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 
 from usechat.protocol.chunks import (
     Abort,
@@ -41,12 +41,12 @@ from usechat.protocol.chunks import (
     chunk_type,
 )
 from usechat.protocol.messages import UIMessage
-from usechat.protocol.partial import parse_partial
+from usechat.protocol.metadata import merged
 from usechat.protocol.rules import remote_error
+from usechat.protocol.streaming import OpenInput, OpenText, Part, settle_input, settle_text
 
 __all__ = ["MessageReader"]
 
-Part: TypeAlias = dict[str, Any]
 _TextStart: TypeAlias = TextStart | ReasoningStart
 _TextDelta: TypeAlias = TextDelta | ReasoningDelta
 _TextEnd: TypeAlias = TextEnd | ReasoningEnd
@@ -58,26 +58,13 @@ _Whole: TypeAlias = SourceUrl | SourceDocument | File | ReasoningFile | Custom |
 _PER_CHUNK: Final = ("input", "output", "errorText", "rawInput", "inputEncoding", "preliminary")
 
 
-class _OpenText(Struct):
-    part: Part
-    pending: list[str]
-
-
-class _OpenInput(Struct):
-    """A tool input while it streams. Its deltas are joined and parsed when somebody looks at the message."""
-
-    part: Part
-    text: str
-    pending: list[str]
-
-
 class MessageReader:
     """Builds one assistant message; `message` is the one that the stream continues, which is left as it is."""
 
     def __init__(self, message: UIMessage | None = None) -> None:
         self._message = UIMessage(id="", role="assistant", parts=[])
-        self._parts: dict[str, dict[str, _OpenText]] = {"text": {}, "reasoning": {}}
-        self._inputs: dict[str, _OpenInput] = {}
+        self._parts: dict[str, dict[str, OpenText]] = {"text": {}, "reasoning": {}}
+        self._inputs: dict[str, OpenInput] = {}
         self._failed = False
         if message is not None:
             self._message = msgspec.convert(msgspec.to_builtins(message), UIMessage)
@@ -106,15 +93,15 @@ class MessageReader:
         """The message so far: one object, which later chunks change."""
         for parts in self._parts.values():
             for open_text in parts.values():
-                _settle_text(open_text)
+                settle_text(open_text)
         for open_input in self._inputs.values():
-            _settle_input(open_input)
+            settle_input(open_input)
         return self._message
 
     def _continue_inputs(self) -> None:
         for part in self._step_parts():
             if _is_tool(part) and part["state"] == "input-streaming":
-                self._inputs[part["toolCallId"]] = _OpenInput(part, part.get("rawInput", ""), [])
+                self._inputs[part["toolCallId"]] = OpenInput(part, part.get("rawInput", ""), [])
 
     def _step_parts(self) -> list[Part]:
         parts = self._message.parts
@@ -135,7 +122,7 @@ class MessageReader:
         if self._message.metadata is UNSET or self._message.metadata is None:
             self._message.metadata = metadata
         else:
-            self._message.metadata = _merged(self._message.metadata, metadata)
+            self._message.metadata = merged(self._message.metadata, metadata)
 
     def _error(self, chunk: Error) -> None:
         # The client reads nothing after an error.
@@ -159,7 +146,7 @@ class MessageReader:
             part = {"type": "reasoning", "id": chunk.id, "text": "", "state": "streaming"}
         _set(part, "providerMetadata", chunk.provider_metadata)
         self._message.parts.append(part)
-        self._parts[part["type"]][chunk.id] = _OpenText(part, [])
+        self._parts[part["type"]][chunk.id] = OpenText(part, [])
 
     def _delta_text(self, chunk: _TextDelta) -> None:
         open_text = self._open_text(chunk)
@@ -168,14 +155,14 @@ class MessageReader:
 
     def _end_text(self, chunk: _TextEnd) -> None:
         open_text = self._open_text(chunk)
-        _settle_text(open_text)
+        settle_text(open_text)
         open_text.part["state"] = "done"
         _set(open_text.part, "providerMetadata", chunk.provider_metadata)
         if isinstance(chunk, TextEnd) and chunk.citations is not UNSET:
             open_text.part["citations"] = msgspec.to_builtins(chunk.citations)
         del self._parts[open_text.part["type"]][chunk.id]
 
-    def _open_text(self, chunk: _TextDelta | _TextEnd) -> _OpenText:
+    def _open_text(self, chunk: _TextDelta | _TextEnd) -> OpenText:
         kind = "text" if isinstance(chunk, TextDelta | TextEnd) else "reasoning"
         open_text = self._parts[kind].get(chunk.id)
         if open_text is None:
@@ -199,7 +186,7 @@ class MessageReader:
     def _start_input(self, chunk: ToolInputStart) -> None:
         part = self._put(self._in_step(chunk.tool_call_id, chunk.dynamic), chunk, "input-streaming")
         _set(part, "inputEncoding", chunk.input_encoding)
-        self._inputs[chunk.tool_call_id] = _OpenInput(part, "", [])
+        self._inputs[chunk.tool_call_id] = OpenInput(part, "", [])
 
     def _delta_input(self, chunk: ToolInputDelta) -> None:
         open_input = self._inputs.get(chunk.tool_call_id)
@@ -265,7 +252,7 @@ class MessageReader:
     def _called(self, call_id: str, name: str) -> Part:
         open_input = self._inputs.get(call_id)
         if open_input is not None:
-            _settle_input(open_input)
+            settle_input(open_input)
         part = self._in_step(call_id, None)
         if part is not None:
             return part
@@ -344,46 +331,3 @@ def _set(part: Part, name: str, value: Any) -> None:
 def _is_tool(part: Part) -> bool:
     kind: str = part["type"]
     return kind == "dynamic-tool" or kind.startswith("tool-")
-
-
-def _settle_text(open_text: _OpenText) -> None:
-    if open_text.pending:
-        open_text.part["text"] += "".join(open_text.pending)
-        open_text.pending.clear()
-
-
-def _settle_input(open_input: _OpenInput) -> None:
-    if not open_input.pending:
-        return
-    open_input.text += "".join(open_input.pending)
-    open_input.pending.clear()
-    part = open_input.part
-    part["rawInput"] = open_input.text
-    part.pop("input", None)
-    is_text = part.get("inputEncoding") == "text"
-    _set(part, "input", open_input.text if is_text else parse_partial(open_input.text))
-
-
-def _merged(base: Any, overrides: Any) -> Any:
-    """JavaScript's view of two values as objects, the second laid over the first; arrays are replaced."""
-    result = _members(base)
-    for name, value in _members(overrides).items():
-        if name in ("__proto__", "constructor", "prototype"):
-            continue
-        if not isinstance(base, (dict, list)):
-            raise remote_error("shape", "message-metadata", "Metadata is merged into something that is no object.")
-        both = isinstance(result.get(name), dict) and isinstance(value, dict)
-        result[name] = _merged(result[name], value) if both else value
-    return result
-
-
-def _members(value: Any) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return dict(cast("dict[str, Any]", value))
-    if isinstance(value, str):
-        # JavaScript takes a text apart by its UTF-16 units.
-        units = value.encode("utf-16-le", "surrogatepass")
-        value = [units[at : at + 2].decode("utf-16-le", "surrogatepass") for at in range(0, len(units), 2)]
-    if isinstance(value, list):
-        return {str(index): item for index, item in enumerate(cast("list[Any]", value))}
-    return {}
