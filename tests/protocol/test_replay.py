@@ -218,6 +218,10 @@ def test_parts_are_built_again_as_they_were() -> None:
             {"rawInput": 1, "callProviderMetadata": META},
             [ToolInputStart("c", "x", provider_metadata=META), ToolInputError("c", "x", 1, "bad")],
         ),
+        (
+            {"rawInput": 1, "state": "output-available", "output": 2, "errorText": ""},
+            [ToolInputError("c", "x", 1, ""), ToolOutputAvailable("c", 2)],
+        ),
         ({"rawInput": "?"}, [ToolInputStart("c", "x"), ToolInputDelta("c", "?"), ToolOutputError("c", "bad")]),
     ],
 )

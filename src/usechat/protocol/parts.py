@@ -91,6 +91,8 @@ def _tool(part: Part) -> Iterator[Chunk]:
     }
     if _is_wrong_input(part):
         yield from _wrong_input(part, call)
+        if part["state"] != "output-error":
+            yield from _result(part, call["dynamic"])
         return
     if "rawInput" in part or "input" not in part:
         yield ToolInputStart(**call, input_encoding=_encoding(part))
@@ -113,7 +115,7 @@ def _wrong_input(part: Part, call: dict[str, Any]) -> Iterator[Chunk]:
         # A wrong input brings neither a title nor the metadata of its call; its own are those of the result.
         yield ToolInputStart(**call)
         call = {**call, "provider_metadata": part.get("resultProviderMetadata", UNSET)}
-    yield ToolInputError(**call, input=part["rawInput"], error_text=part["errorText"])
+    yield ToolInputError(**call, input=part["rawInput"], error_text=part.get("errorText", ""))
 
 
 def _is_wrong_input(part: Part) -> bool:
