@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the product, `make test` sets up and runs every check.
-.PHONY: run test setup format lock bench docs clean
+.PHONY: run test setup packages format lock bench docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -25,7 +25,21 @@ test: setup
 	@echo "usechat: the real clients"
 	$(BIN)/pytest -n 2 --dist worksteal conformance
 
-setup: .venv/ready conformance/node_modules/ready
+setup: packages .venv/ready conformance/node_modules/ready
+
+# The tests start an nginx and a PostgreSQL of their own, and need only the programs.
+NGINX := $(shell PATH="$$PATH:/usr/sbin" command -v nginx 2> /dev/null)
+INITDB := $(or $(shell command -v initdb 2> /dev/null),$(wildcard /usr/lib/postgresql/*/bin/initdb))
+MISSING := $(if $(NGINX),,nginx) $(if $(INITDB),,postgresql)
+APT := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet=2
+
+packages:
+ifneq ($(strip $(MISSING)),)
+	@echo "usechat: installing with apt what the tests need and this machine lacks: $(strip $(MISSING))"
+	@command -v apt-get > /dev/null || { echo "usechat: there is no apt-get here; install it yourself" >&2; exit 1; }
+	$(APT) update
+	$(APT) install --no-install-recommends $(MISSING)
+endif
 
 # uv comes from PyPI into the project's own venv, so that no uv has to be installed on the machine.
 .venv/ready: locks/dev.txt pyproject.toml
@@ -57,7 +71,7 @@ bench: .venv/ready
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml
 lock: .venv/ready
 	$(COMPILE) --all-extras --group dev -o locks/dev.txt --upgrade
-	$(COMPILE) --group bench -o locks/bench.txt --upgrade
+	$(COMPILE) --extra server --group bench -o locks/bench.txt --upgrade
 
 clean:
 	rm -rf .venv conformance/node_modules .coverage .hypothesis

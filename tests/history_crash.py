@@ -1,4 +1,4 @@
-"""Plays one chat in child processes, each of which is killed one step of the database later than the one before."""
+"""Plays chats in child processes, each of which is killed one step of the database later than the one before."""
 
 import asyncio
 import itertools
@@ -24,17 +24,17 @@ def _said(message_id: str, text: str) -> UIMessage:
 _U1, _A1, _U2, _A2, _A3 = (_said(name, f"This is {name}.") for name in ("u1", "a1", "u2", "a2", "a3"))
 _EDITED = _said("u1", "This is another u1.")
 
-ACTS: list[Callable[[History], Awaitable[object]]] = [
-    lambda history: history.begin("chat", "ann", "t1", [_U1]),
-    lambda history: history.end("chat", "t1", _A1),
-    lambda history: history.begin("chat", "ann", "t2", [_U1, _A1, _U2]),
-    lambda history: history.end("chat", "t2", _A2),
-    lambda history: history.begin("chat", "ann", "t3", [_U1, _A1, _U2]),
-    lambda history: history.end("chat", "t3", _A3),
-    lambda history: history.begin("chat", "ann", "t4", [_EDITED]),
-    lambda history: history.begin("chat", "ann", "t5", [_EDITED, _U2]),
-    lambda history: history.end("chat", "t4", _A1),
-    lambda history: history.end("chat", "t5", _A2),
+ACTS: list[Callable[[History, str], Awaitable[object]]] = [
+    lambda history, chat: history.begin(chat, "ann", "t1", [_U1]),
+    lambda history, chat: history.end(chat, "t1", _A1),
+    lambda history, chat: history.begin(chat, "ann", "t2", [_U1, _A1, _U2]),
+    lambda history, chat: history.end(chat, "t2", _A2),
+    lambda history, chat: history.begin(chat, "ann", "t3", [_U1, _A1, _U2]),
+    lambda history, chat: history.end(chat, "t3", _A3),
+    lambda history, chat: history.begin(chat, "ann", "t4", [_EDITED]),
+    lambda history, chat: history.begin(chat, "ann", "t5", [_EDITED, _U2]),
+    lambda history, chat: history.end(chat, "t4", _A1),
+    lambda history, chat: history.end(chat, "t5", _A2),
 ]
 # What is stored before the first act, and after each.
 STATES: list[StoredChat | None] = [
@@ -52,15 +52,15 @@ STATES: list[StoredChat | None] = [
 ]
 
 
-async def _play(file: Path) -> None:
-    history = History(Database(f"sqlite:///{file}"))
-    with file.with_suffix(".done").open("wb", buffering=0) as done:
+async def _play(directory: Path, url: str, chat: str) -> None:
+    history = History(Database(url.format(chat)))
+    with (directory / f"{chat}.done").open("wb", buffering=0) as done:
         for act in ACTS:
-            await act(history)
+            await act(history, chat)
             done.write(b".")
 
 
-def _be_killed(file: Path, after: int) -> None:
+def _be_killed(directory: Path, url: str, after: int) -> None:
     steps = itertools.count()
 
     def count_step(*_: object) -> None:
@@ -69,15 +69,17 @@ def _be_killed(file: Path, after: int) -> None:
 
     event.listen(Engine, "before_cursor_execute", count_step)
     event.listen(Engine, "commit", count_step)
-    asyncio.run(_play(file))
+    asyncio.run(_play(directory, url, f"{after:03}"))
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, url: str) -> None:
+    """Play the chats 000, 001 …, each in the database of the URL with this name for `{}`, and count the acts done."""
+    # It loads the driver, which takes longer than a child lives.
+    Database(url)
     for after in itertools.count():
-        file = directory / f"{after:03}.db"
         child = os.fork()
         if child == 0:
-            _be_killed(file, after)
+            _be_killed(directory, url, after)
             return
         _, status = os.waitpid(child, 0)
         if (code := os.waitstatus_to_exitcode(status)) != -signal.SIGKILL:
@@ -85,4 +87,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

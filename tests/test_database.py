@@ -2,7 +2,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Column, Connection, ForeignKey, Integer, Table, Text, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
+from postgres import Postgres
 from usechat.database import Database, metadata
 
 pytestmark = pytest.mark.anyio
@@ -24,18 +25,25 @@ CHILDREN = Table(
     Column[str]("parent", ForeignKey(PARENTS.c.name), nullable=False),
 )
 
-URLS: list[Callable[[Path], str]] = [
-    lambda _: "sqlite://",
-    lambda _: "sqlite:///:memory:",
-    lambda _: "sqlite+aiosqlite://",
-    lambda directory: f"sqlite:///{directory}/chats.db",
-    lambda directory: f"sqlite+aiosqlite:///{directory}/chats.db",
-]
+URLS = {
+    "memory": "sqlite://",
+    "memory by name": "sqlite:///:memory:",
+    "memory of aiosqlite": "sqlite+aiosqlite://",
+    "file": "sqlite:///{}/chats.db",
+    "file of aiosqlite": "sqlite+aiosqlite:///{}/chats.db",
+}
 
 
-@pytest.fixture(params=URLS, ids=["memory", "memory by name", "memory of aiosqlite", "file", "file of aiosqlite"])
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Database]:
-    database = Database(request.param(tmp_path))
+@pytest.fixture(params=[*URLS, "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres").create()
+    return URLS[request.param].format(tmp_path)
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncGenerator[Database]:
+    database = Database(url)
     yield database
     await database.aclose()
 
@@ -120,8 +128,9 @@ async def test_a_file_is_opened_by_its_first_use_and_kept_after_the_last(tmp_pat
     await database.aclose()
 
 
-async def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path):
-    databases = [Database(f"sqlite:///{tmp_path}/chats.db") for _ in range(8)]
+@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+async def test_a_new_database_may_be_opened_by_many_at_once(url: str):
+    databases = [Database(url) for _ in range(8)]
     await asyncio.gather(*(add(database, str(n)) for n, database in enumerate(databases)))
     assert [await database.run(names) for database in databases] == [[str(n) for n in range(8)]] * 8
     for database in databases:
@@ -149,6 +158,21 @@ async def test_closing_waits_for_what_still_runs_though_its_caller_is_cancelled(
     assert [caller.cancelled() for caller in callers] == [True, True, True]
     with closing(sqlite3.connect(tmp_path / "chats.db")) as connection:
         assert connection.execute("SELECT name FROM test_parents ORDER BY name").fetchall() == [("0",), ("1",), ("2",)]
+
+
+async def test_a_server_that_cut_the_connections_is_connected_to_again(postgres: Postgres):
+    url = postgres.create()
+    database, other = Database(url), Database(url)
+    await add(database, "before")
+    cut = text(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    assert await other.run(lambda connection: connection.scalar(cut)) == 1
+    await add(database, "after")
+    assert await database.run(names) == ["after", "before"]
+    await database.aclose()
+    await other.aclose()
 
 
 async def test_a_database_in_memory_ends_when_it_is_closed():

@@ -17,8 +17,10 @@ from usechat.protocol.messages import UIMessage
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres").create()
     return {"memory": "sqlite://", "file": f"sqlite:///{tmp_path}/chats.db"}[request.param]
 
 
@@ -151,8 +153,9 @@ async def test_of_owners_who_begin_a_chat_at_once_one_gets_it(history: History):
     assert await history.load("chat") == StoredChat(winner, [said("u1", winner)])
 
 
-async def test_of_owners_who_begin_a_chat_at_once_in_two_processes_one_gets_it(tmp_path: Path):
-    databases = [Database(f"sqlite:///{tmp_path}/chats.db") for _ in range(2)]
+@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+async def test_of_owners_who_begin_a_chat_at_once_in_two_processes_one_gets_it(url: str):
+    databases = [Database(url) for _ in range(2)]
     ann, bob = (History(database) for database in databases)
     for number in range(20):
         chat_id = f"chat {number}"
@@ -162,6 +165,20 @@ async def test_of_owners_who_begin_a_chat_at_once_in_two_processes_one_gets_it(t
         stored = [StoredChat("ann", [U1]), StoredChat("bob", [U2])][begun.index(None)]
         assert sorted(type(outcome).__name__ for outcome in begun) == ["NoneType", "PermissionError"]
         assert [await ann.load(chat_id), await bob.load(chat_id)] == [stored, stored]
+    for database in databases:
+        await database.aclose()
+
+
+@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+async def test_turns_of_a_chat_that_end_at_once_in_two_processes_both_keep_their_answers(url: str):
+    databases = [Database(url) for _ in range(2)]
+    one, other = (History(database) for database in databases)
+    for number in range(20):
+        chat_id = f"chat {number}"
+        await one.begin(chat_id, "ann", "t1", [U1])
+        await other.begin(chat_id, "ann", "t2", [U1, U2])
+        assert await asyncio.gather(one.end(chat_id, "t1", A1), other.end(chat_id, "t2", A2)) == [True, True]
+        assert await one.load(chat_id) == StoredChat("ann", [U1, A1, U2, A2])
     for database in databases:
         await database.aclose()
 
@@ -309,19 +326,34 @@ async def test_a_message_that_somebody_deleted_leaves_the_others_alone(history: 
     assert await rows(database) == [(0, "u1", "t1"), (2, "u2", "t1"), (3, "u3", "t2")]
 
 
+@pytest.fixture(params=["file", "postgres"])
+async def url_of_killed(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return f"sqlite:///{tmp_path}/{{}}.db"
+    url: str = request.getfixturevalue("postgres").create()
+    # The processes share it. With the tables there, all of them do the same steps.
+    database = Database(url)
+    await History(database).load("chat")
+    await database.aclose()
+    return url
+
+
 @pytest.fixture
-def left_by_killed(tmp_path: Path) -> list[tuple[Path, int]]:
-    subprocess.run([sys.executable, history_crash.__file__, str(tmp_path)], check=True)
-    return [(file, file.with_suffix(".done").stat().st_size) for file in sorted(tmp_path.glob("*.db"))]
+def left_by_killed(url_of_killed: str, tmp_path: Path) -> dict[str, int]:
+    """How many acts were done in each chat."""
+    subprocess.run([sys.executable, history_crash.__file__, str(tmp_path), url_of_killed], check=True)
+    return {file.stem: file.stat().st_size for file in sorted(tmp_path.glob("*.done"))}
 
 
-async def test_a_process_that_is_killed_at_any_step_leaves_whole_turns(left_by_killed: list[tuple[Path, int]]):
-    for file, done in left_by_killed:
-        database = Database(f"sqlite:///{file}")
+async def test_a_process_that_is_killed_at_any_step_leaves_whole_turns(
+    url_of_killed: str, left_by_killed: dict[str, int]
+):
+    for chat, done in left_by_killed.items():
+        database = Database(url_of_killed.format(chat))
         history = History(database)
-        assert await history.load("chat") == history_crash.STATES[done]
+        assert await history.load(chat) == history_crash.STATES[done]
         for act, state in zip(history_crash.ACTS[done:], history_crash.STATES[done + 1 :], strict=True):
-            await act(history)
-            assert await history.load("chat") == state
+            await act(history, chat)
+            assert await history.load(chat) == state
         await database.aclose()
-    assert sorted({done for _, done in left_by_killed}) == list(range(len(history_crash.STATES)))
+    assert sorted(set(left_by_killed.values())) == list(range(len(history_crash.STATES)))
