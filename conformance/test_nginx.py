@@ -1,0 +1,180 @@
+"""What pages show when a real nginx is on the way: with its defaults, with gzip, and with an idle cut-off of 20 s.
+
+The agents wait until the page has what they said so far, so that a page for which nginx keeps it back fails.
+"""
+
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import Any, Final
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from nginx import Hop, Nginx, Route
+from pages import HERE, Browser, Message, Server, Visit
+from promises import PINNED, release_of
+from same_json import strict
+from test_websocket import Node
+from test_websocket import Page as SocketPage
+
+pytest_plugins = ["served"]
+
+NEWEST: Final = tuple({release_of(client).major: client for client in PINNED}.values())
+HOPS: Final[list[Route]] = ["defaults", "gzip"]
+SILENCE: Final = 22.0
+
+
+@pytest.fixture(scope="session")
+def nginx(server: Server) -> Iterator[Nginx]:
+    nginx = Nginx(server.port)
+    yield nginx
+    nginx.close()
+
+
+@pytest.fixture(scope="session", params=HOPS)
+def hop(nginx: Nginx, request: pytest.FixtureRequest) -> Hop:
+    return nginx.hops[request.param]
+
+
+@pytest.fixture(scope="session")
+def far_browser(hop: Hop) -> Iterator[Browser]:
+    browser = Browser(hop)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(params=NEWEST)
+def visit(hop: Hop, far_browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    yield Visit(hop, far_browser, request.param)
+    far_browser.close_pages()
+
+
+@pytest.fixture
+def impatient(nginx: Nginx) -> Iterator[Browser]:
+    browser = Browser(nginx.hops["20 seconds"])
+    yield browser
+    browser.close_pages()
+    browser.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Hop]:
+    """The agents as `usechat serve` serves them, behind the cut-off."""
+    script = "from usechat.cli import main; main()"
+    command = [sys.executable, "-c", script, "serve", "agents:agent", "--port", "0", "--history", "sqlite://"]
+    with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+        assert process.stdout is not None
+        url = httpx.URL(process.stdout.readline().rpartition(" at ")[2].strip())
+        assert url.port is not None
+        nginx = Nginx(url.port)
+        yield nginx.hops["20 seconds"]
+        nginx.close()
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Node]:
+    node = Node()
+    yield node
+    node.close()
+
+
+def said(text: str) -> list[Message]:
+    return [{"type": "step-start"}, {"type": "text", "text": text, "state": "done"}]
+
+
+def question(text: str) -> dict[str, Any]:
+    message = {"id": "q", "role": "user", "parts": [{"type": "text", "text": text}]}
+    return {"id": secrets.token_hex(8), "messages": [message]}
+
+
+def socket_page(node: Node, hop: Hop) -> SocketPage:
+    """A page that says where it is from, as those of a browser do."""
+    return SocketPage(node, hop, "/portable/plain", handshake={"origin": f"http://127.0.0.1:{hop.port}"})
+
+
+@pytest.mark.parametrize(("route", "encoding"), [("defaults", None), ("20 seconds", None), ("gzip", "gzip")])
+def test_only_the_hop_that_should_compresses(nginx: Nginx, route: Route, encoding: str | None):
+    with nginx.hops[route].http.stream("POST", "/portable/plain", json=question("hello")) as answer:
+        assert answer.headers.get("content-encoding") == encoding
+        assert answer.read().endswith(b"data: [DONE]\n\n")
+
+
+def test_a_page_shows_at_once_what_an_agent_says(visit: Visit):
+    page = visit.page().send("hold everywhere")
+    for shown in ('"assistant"', "First", '"Pa"', '"cold"', "Third"):
+        page.until(shown)
+        visit.let_go()
+    view = page.settle()
+    assert (view.status, view.error, view.answer[-1]) == ("ready", None, said("Third fourth.")[-1])
+    assert strict(visit.kept()) == strict(view.messages)
+
+
+def test_a_page_that_comes_back_ends_with_the_whole_message(visit: Visit):
+    page = visit.page().send("hold").until("One")
+    page.cut()
+    back = visit.page(visit.kept()).resume().until("One")
+    visit.let_go()
+    view = back.settle()
+    assert (view.status, view.statuses, view.answer) == ("ready", [("GET", 200)], said("One, two."))
+    assert strict(visit.kept()) == strict(view.messages)
+
+
+def test_stop_ends_the_stream_of_a_page(visit: Visit):
+    page = visit.page().send("hold").until("One")
+    assert visit.stop() == 204
+    view = page.settle()
+    assert (view.status, view.answer) == ("ready", said("One, "))
+    assert visit.seen()[-1] == "cancelled"
+
+
+def test_the_server_learns_that_a_page_left(visit: Visit):
+    visit.endpoint = "hasty"
+    page = visit.page().send("hold").until("One")
+    message_id = page.look().messages[-1]["id"]
+    page.cut()
+    assert visit.server.ends(message_id) == ["stopped"]
+
+
+def test_a_socket_that_was_cut_is_taken_up_again(node: Node, hop: Hop):
+    page = socket_page(node, hop)
+    chat = page.chat().send("hold").until("One")
+    page.cut()
+    assert chat.settle().status == "error"
+    chat.act("resumeStream")
+    page.catch_up()
+    view = chat.let_go().settle()
+    assert (view.status, view.sockets, view.answer) == ("ready", 2, said("One, two."))
+    assert strict(chat.kept()) == strict(view.messages)
+    page.close()
+
+
+def test_streams_outlive_a_silence_that_is_longer_than_the_cut_off(nginx: Nginx, impatient: Browser, served: Hop):
+    visits = [Visit(nginx.hops["20 seconds"], impatient, client) for client in NEWEST]
+    pages = [visit.page().send("hold").until("One") for visit in visits]
+    tabs = [visit.page(visit.kept()).resume().until("One") for visit in visits]
+    with connect(f"ws://127.0.0.1:{served.port}/api/chat/ws", ping_interval=None, proxy=None) as socket:
+        end = time.monotonic() + SILENCE
+        assert said_before_the_comment(nginx.hops["gzip"]) == 1
+        # It is the silence itself that is tested.
+        time.sleep(max(0, end - time.monotonic()))
+        with pytest.raises(TimeoutError):
+            socket.recv(timeout=0)
+    for visit in visits:
+        visit.let_go()
+    views = [page.settle() for page in (*pages, *tabs)]
+    assert [(view.status, view.error, view.answer) for view in views] == [("ready", None, said("One, two."))] * 6
+
+
+def said_before_the_comment(hop: Hop) -> int:
+    """How many chunks come before the comment that keeps the stream of a silent agent alive."""
+    silent = question("hold everywhere")
+    with hop.http.stream("POST", "/portable/plain", json=silent) as answer:
+        before = list(takewhile(lambda line: line != ": keep-alive", answer.iter_lines()))
+    hop.http.post(f"/portable/plain/{silent['id']}/stop")
+    return len([line for line in before if line.startswith("data: ")])
