@@ -1,11 +1,13 @@
 """What agents say, as calls of the writer: one file for each world of agents."""
 
-from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from usechat.protocol.chunks import Chunk
+from usechat.protocol.writer import MessageWriter
+from usechat.sources.open_harness import OpenHarnessMapper, read_options
 
-__all__ = ["Mapper"]
+__all__ = ["SOURCES", "Mapper", "RunMapper", "Source"]
 
 _Event = TypeVar("_Event", contravariant=True)
 
@@ -14,3 +16,21 @@ class Mapper(Protocol[_Event]):
     """Turns events into chunks, by a writer that it was made with; it waits for nothing."""
 
     def map(self, event: _Event) -> Iterable[Chunk]: ...
+
+
+class RunMapper(Mapper[_Event], Protocol[_Event]):
+    """A mapper whose events tell when the run is over; after that, `ended` is true and events give nothing."""
+
+    ended: bool
+
+    def interrupt(self) -> Iterable[Chunk]:
+        """End the message because no more events come; nothing if it has ended."""
+        ...
+
+
+Source: TypeAlias = Callable[[MessageWriter, Mapping[str, Any]], RunMapper[dict[str, Any]]]
+
+SOURCES: Final[dict[str, Source]] = {
+    "open-harness": lambda writer, options: OpenHarnessMapper(writer, read_options(options)),
+}
+"""The sources whose events a log can hold, by name; each raises ValueError for an option that it does not have."""
