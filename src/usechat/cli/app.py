@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from usechat.cli.check import check
+from usechat.cli.map import map_log
 from usechat.cli.serve import serve
 
 __all__ = ["app"]
@@ -15,6 +16,7 @@ app = typer.Typer(
     help="Serve any Python agent to the AI SDK's useChat().",
 )
 app.command()(check)
+app.command("map")(map_log)
 app.command()(serve)
 
 
