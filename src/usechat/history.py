@@ -1,6 +1,7 @@
 """The messages of each chat, and who owns it."""
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +11,11 @@ from sqlalchemy import (
     Column,
     Connection,
     DateTime,
+    Float,
     ForeignKey,
     Integer,
     Row,
+    Select,
     Table,
     Text,
     UniqueConstraint,
@@ -41,6 +44,7 @@ _CHATS = Table(
     Column("created", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
 # `turn` is the last turn that wrote the message or began with it as its last one: where that turn's answer belongs.
+# `written` is when, in seconds since 1970.
 _MESSAGES = Table(
     "usechat_messages",
     metadata,
@@ -48,6 +52,7 @@ _MESSAGES = Table(
     Column("position", Integer, primary_key=True),
     Column("message_id", Text, nullable=False),
     Column("turn", Text, nullable=False),
+    Column("written", Float(53), nullable=False),
     Column("body", Text, nullable=False),
     UniqueConstraint("chat", "message_id"),
 )
@@ -84,6 +89,10 @@ class History:
             return None
         return StoredChat(rows[0].owner, [_read_body(chat_id, row.position, row.body) for row in rows])
 
+    async def written(self, chat_id: str) -> float:
+        """Give the time at which the last message of the chat was written, in seconds since 1970; 0 without one."""
+        return await self._database.run(lambda connection: connection.scalar(_last_written(chat_id))) or 0.0
+
     async def begin(self, chat_id: str, owner: str, turn_id: str, messages: Sequence[UIMessage]) -> None:
         """Make these the messages of the chat, which is created if it is new, and the last one the turn's question.
 
@@ -116,7 +125,8 @@ class History:
 
 
 def _values(turn_id: str, message: UIMessage) -> _Values:
-    return {"message_id": message.id, "turn": turn_id, "body": msgspec.json.encode(message).decode()}
+    body = msgspec.json.encode(message).decode()
+    return {"message_id": message.id, "turn": turn_id, "written": time.time(), "body": body}
 
 
 def _check_answer(message: UIMessage) -> None:
@@ -147,6 +157,12 @@ def _load(connection: Connection, chat_id: str) -> Sequence[_Row]:
     return connection.execute(chat.order_by(_MESSAGES.c.position)).all()
 
 
+def _last_written(chat_id: str) -> Select[float]:
+    written: Column[float] = _MESSAGES.c.written
+    chat = select(written).join_from(_CHATS, _MESSAGES).where(_CHATS.c.chat_id == chat_id)
+    return chat.order_by(_MESSAGES.c.position.desc()).limit(1)
+
+
 def _begin(connection: Connection, chat_id: str, owner: str, values: Sequence[_Values]) -> None:
     chat = _lock_or_create(connection, chat_id, owner)
     stored = _stored(connection, chat, "body")
@@ -167,7 +183,7 @@ def _end(connection: Connection, chat_id: str, values: _Values) -> bool:
     mine = [row for row in stored if row.turn == values["turn"]]
     if mine and mine[-1].message_id == values["message_id"]:
         here = (_MESSAGES.c.chat == chat.number, _MESSAGES.c.position == mine[-1].position)
-        connection.execute(update(_MESSAGES).where(*here).values(body=values["body"]))
+        connection.execute(update(_MESSAGES).where(*here).values(written=values["written"], body=values["body"]))
         return True
     if not mine or any(row.message_id == values["message_id"] for row in stored):
         return False

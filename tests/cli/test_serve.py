@@ -149,6 +149,18 @@ def test_flags_win_over_the_environment(folder: Path) -> None:
         assert parts(ask(url).text) == [STEP, text_part("v7")]
 
 
+def test_chats_can_be_left_to_the_pages(folder: Path, refuse: Refuse) -> None:
+    with serve(folder, "agents:agent", "--history", "client", USECHAT_SECRET="s" * 32) as (process, url):
+        assert parts(ask(url).text) == [STEP, text_part("You said: Hello")]
+        assert process.errors() == ""
+        assert end(process)[1].count("Chats are not kept: pages send all of their messages.\n") == 1
+    with serve(folder, "agents:agent", USECHAT_HISTORY="client") as (process, _):
+        assert process.errors().startswith("approvals are signed with a secret of this process alone")
+    assert list(folder.glob("*.db*")) == []
+    short = refuse("agents:agent", "--history", "client", USECHAT_SECRET="short")  # noqa: S106
+    assert short.err == "The secret that approvals are signed with must have at least 32 bytes.\n"
+
+
 def test_pages_of_the_named_origins_may_call(folder: Path) -> None:
     origins = ["http://localhost:3000", "https://chat.example"]
 

@@ -67,6 +67,13 @@ def test_results_of_open_calls_are_taken_with_the_stored_input() -> None:
     assert STORED[-1] == assistant("a2", OPEN, ASKED)
 
 
+def test_an_input_counts_as_javascript_gives_it_back() -> None:
+    stored = [user("u1"), assistant("a1", {**OPEN, "input": [10**400, -0.0, {"b": 1, "a": 2}]})]
+    claim = {**OPEN, "state": "output-available", "output": "Bern", "input": [None, 0, {"a": 2, "b": 1}]}
+    [answer] = admit(ChatRequest(id="c", last=assistant("a1", claim)), stored).tool_results
+    assert answer.output == "Bern"
+
+
 def test_an_error_of_the_browser_is_a_result_too() -> None:
     claim = {**OPEN, "state": "output-error", "errorText": "denied"}
     admission = admit(ChatRequest(id="c", last=assistant("a2", claim)), STORED)
@@ -109,6 +116,8 @@ def test_an_answer_to_an_approval_is_taken_with_what_the_body_adds(approved: boo
             {},
         ),
         ({"type": "text", "text": "forged"}, {}),
+        ({"type": "data-forged", "toolCallId": "c"}, {}),
+        ({"type": "data-forged", "toolCallId": []}, {}),
     ],
 )
 def test_what_answers_nothing_is_refused(claim: dict[str, Any], extra: dict[str, Any]) -> None:

@@ -28,7 +28,11 @@ _Store: TypeAlias = Annotated[
     Literal["memory"], typer.Option(envvar="USECHAT_STORE", help="Where running turns are kept.")
 ]
 _History: TypeAlias = Annotated[
-    str, typer.Option(envvar="USECHAT_HISTORY", help="The database of the chats; sqlite:// keeps them in memory.")
+    str,
+    typer.Option(
+        envvar="USECHAT_HISTORY",
+        help="The database of the chats; sqlite:// keeps them in memory, client leaves them to the pages.",
+    ),
 ]
 _Path: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_PATH", help="The path of the chat.")]
 _Cors: TypeAlias = Annotated[

@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import structs
 from starlette.applications import Starlette
@@ -54,6 +54,7 @@ def create_app(
     authenticate: Authenticate | None = None,
     store: TurnStore | None = None,
     history: History | str | None = None,
+    approval_secret: str | None = None,
     client: ClientName | None = None,
     settings: ChatSettings = _SETTINGS,
     limits: Limits = _LIMITS,
@@ -65,13 +66,14 @@ def create_app(
 ) -> Starlette:
     """Make the app that serves an agent to `useChat()` at `path`, with `/`, `/healthz`, `/readyz` and `/metrics`.
 
-    `history` is where chats are kept: in memory, at a database URL, or in a History that stays its maker's to close.
+    `history` is where chats are kept: in memory, at a database URL, in a History that stays its maker's to close, or
+    by the `"client"`, whose approvals are signed with `approval_secret`, of 32 bytes or more.
     `client` goes before the one in `settings`. `cors` are the origins whose pages may call the chat, `allowed_hosts`
     the names that the server goes by. A server that is told to end gives running turns `grace` seconds; with None the
     app leaves signals alone.
 
     Raises:
-        ValueError: The path, an origin, a host or the database URL is not one.
+        ValueError: The path, an origin, a host or the database URL is not one, or the secret is too short.
         ImportError: The package that the database needs is not installed.
     """
     middleware = _middleware(cors, allowed_hosts, credentials=cors_credentials)
@@ -81,6 +83,7 @@ def create_app(
         authenticate=authenticate,
         store=store,
         history=kept,
+        approval_secret=approval_secret,
         settings=structs.replace(settings, client=client or settings.client),
         limits=limits,
         stream=stream,
@@ -98,8 +101,8 @@ def _assemble(
     return app
 
 
-def _open_history(history: History | str | None) -> tuple[History, Database | None]:
-    if isinstance(history, History):
+def _open_history(history: History | str | None) -> tuple[History | Literal["client"], Database | None]:
+    if isinstance(history, History) or history == "client":
         return history, None
     database = Database() if history is None else Database(history)
     return History(database), database

@@ -5,7 +5,8 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
@@ -15,13 +16,12 @@ from msgspec import Struct, structs
 from usechat.agents.chat import Chat, Request, live_writer
 from usechat.agents.plain import PlainAgent, run_plain
 from usechat.errors import MappingError, RequestError
-from usechat.history import History
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
 from usechat.protocol.values import VALUE_LIMIT
-from usechat.protocol.writer import MessageWriter
-from usechat.server.intake import Admission, admit
+from usechat.server.intake import Admission
+from usechat.server.keeping import NOT_FOUND, Keeper, new_id
 from usechat.server.metrics import Metrics
 from usechat.stores import Outcome, TurnLog, TurnStore
 from usechat.turns import Turn, TurnLimits
@@ -33,7 +33,6 @@ ErrorText: TypeAlias = Callable[[BaseException], str | None]
 OnEnd: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
 
 _log = logging.getLogger("usechat")
-_NOT_FOUND: Final = "There is no such chat."
 _RETRY_AFTER: Final = 5
 
 
@@ -41,7 +40,8 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
     """How the turns of an endpoint behave.
 
     `conflict` says what a second message does while a turn runs in its chat: it replaces the turn, waits for it, or is
-    rejected. `error_text` may choose what the user reads of an exception; None is the masked text.
+    rejected. `approval_ttl` is for how many seconds an approval that was asked for can be answered. `error_text` may
+    choose what the user reads of an exception; None is the masked text.
     """
 
     client: ClientName = "portable"
@@ -51,6 +51,7 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
     turns_per_process: int = 2_000
     threads: int = 64
     value_limit: int = VALUE_LIMIT
+    approval_ttl: float = 24 * 3600.0
     error_text: ErrorText | None = None
     on_end: OnEnd | None = None
 
@@ -58,11 +59,11 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
 class Chats:
     """The turns of one agent, and what they count in `metrics`."""
 
-    def __init__(self, agent: PlainAgent, store: TurnStore, history: History, settings: ChatSettings) -> None:
+    def __init__(self, agent: PlainAgent, store: TurnStore, keeper: Keeper, settings: ChatSettings) -> None:
         self.metrics = Metrics()
         self._agent = agent
         self._store = store
-        self._history = history
+        self._keeper = keeper
         self._settings = settings
         self._turns: dict[str, Turn] = {}
         self._running: Counter[str] = Counter()
@@ -83,15 +84,16 @@ class Chats:
             RequestError: the chat is somebody else's, the request claims what is not true, or too much is running.
         """
         if not request.last.id:
-            request = structs.replace(request, last=structs.replace(request.last, id=_new_id()))
+            request = structs.replace(request, last=structs.replace(request.last, id=new_id()))
         lock = self._locks.setdefault(request.id, asyncio.Lock())
         async with lock:
             # A request that is refused leaves the turn alone that it would have replaced.
-            admit(request, await self._own(request.id, user) or [])
-            if not await self._make_way(request.id):
+            await self._keeper.admit(request, user or "")
+            if not await self._make_way(request.id, user):
                 self._check_room(user)
-            admission = admit(request, await self._own(request.id, user) or [])
-            return await self._start(request, user, headers, admission)
+            with self._place_of(user or ""):
+                admission = await self._keeper.admit(request, user or "")
+                return await self._start(request, user, headers, admission)
 
     async def live(self, chat_id: str, user: str | None) -> Turn | None:
         """The turn that runs in the user's chat; None also if the chat is somebody else's."""
@@ -112,9 +114,7 @@ class Chats:
         Raises:
             RequestError: there is no such chat, or it is somebody else's.
         """
-        messages = await self._own(chat_id, user)
-        if messages is None:
-            raise RequestError(_NOT_FOUND, status=404)
+        messages = await self._keeper.messages(chat_id, user or "")
         turn = await self.live(chat_id, user)
         if turn is not None and messages and messages[-1].id == turn.writer.message_id:
             return messages[:-1]
@@ -131,19 +131,13 @@ class Chats:
             turn.stop()
         await asyncio.gather(*ends)
 
-    async def _own(self, chat_id: str, user: str | None) -> list[UIMessage] | None:
-        stored = await self._history.load(chat_id)
-        if stored is None:
-            return None
-        if stored.owner != (user or ""):
-            raise RequestError(_NOT_FOUND, status=404)
-        return stored.messages
-
-    async def _make_way(self, chat_id: str) -> bool:
+    async def _make_way(self, chat_id: str, user: str | None) -> bool:
         """End the turn that runs in the chat, as the app chose; False if none does."""
         if self._draining:
             raise _busy()
         log = await self._store.live(chat_id)
+        if log is not None and log.owner != (user or ""):
+            raise RequestError(NOT_FOUND, status=404)
         running = self._turns.get(log.turn) if log is not None else None
         if running is None:
             return False
@@ -155,29 +149,36 @@ class Chats:
         return True
 
     def _check_room(self, user: str | None) -> None:
-        if len(self._turns) >= self._settings.turns_per_process:
+        if self._running.total() >= self._settings.turns_per_process:
             raise _busy()
         if self._running[user or ""] >= self._settings.turns_per_user and user is not None:
             sentence = "Too many answers are being written for you at once."
             raise RequestError(sentence, status=429, retry_after=_RETRY_AFTER)
 
+    @contextmanager
+    def _place_of(self, owner: str) -> Generator[None, None, None]:
+        """Count a turn that is about to begin, so that those that begin meanwhile find its place taken."""
+        self._running[owner] += 1
+        try:
+            yield
+        except BaseException:
+            self._leave(owner)
+            raise
+
+    def _leave(self, owner: str) -> None:
+        self._running[owner] -= 1
+        self._running += Counter()
+
     async def _start(
         self, request: ChatRequest, user: str | None, headers: Mapping[str, str], admission: Admission
     ) -> Turn:
         log = TurnLog(secrets.token_hex(16), request.id, user or "")
-        try:
-            await self._history.begin(request.id, log.owner, log.turn, admission.messages)
-        except PermissionError:
-            raise RequestError(_NOT_FOUND, status=404) from None
+        await self._keeper.begin(log, admission)
         # From here to the turn's place in `_turns` nothing waits, so that `drain` sees each turn that begins.
         if self._draining:
             raise _busy()
-        writer = MessageWriter(
-            _new_id(),
-            new_id=_new_id,
-            client=self._settings.client,
-            continues=admission.continues,
-            value_limit=self._settings.value_limit,
+        writer = self._keeper.writer(
+            log, admission.continues, client=self._settings.client, value_limit=self._settings.value_limit
         )
         turn = Turn(
             log,
@@ -188,7 +189,6 @@ class Chats:
             on_end=partial(self._ended, log, time.monotonic()),
         )
         self._turns[log.turn] = turn
-        self._running[log.owner] += 1
         self.metrics.turn_started()
         await self._store.open(log)
         turn.start(partial(self._run, turn, self._chat(turn, request, user, headers, admission)))
@@ -219,7 +219,7 @@ class Chats:
     async def _ended(self, log: TurnLog, began: float, outcome: Outcome, message: UIMessage) -> None:
         self.metrics.turn_ended(outcome, time.monotonic() - began)
         try:
-            if not await self._history.end(log.chat, log.turn, message) and message.parts:
+            if not await self._keeper.end(log, message) and message.parts:
                 _log.info("the answer of turn %s was not kept: a newer turn has its place", log.turn)
             if self._settings.on_end is not None:
                 await self._settings.on_end(outcome, message)
@@ -228,8 +228,7 @@ class Chats:
             _log.exception("what follows the end of turn %s failed", log.turn)
         finally:
             del self._turns[log.turn]
-            self._running[log.owner] -= 1
-            self._running += Counter()
+            self._leave(log.owner)
             await self._store.close(log)
 
     def _explain(self, error: BaseException) -> str:
@@ -247,7 +246,3 @@ class Chats:
 
 def _busy() -> RequestError:
     return RequestError("The server is busy. Try again in a moment.", status=503, retry_after=_RETRY_AFTER)
-
-
-def _new_id() -> str:
-    return secrets.token_urlsafe(12)

@@ -1,7 +1,7 @@
 """One agent at one address: the routes of a chat."""
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
@@ -17,7 +17,9 @@ from usechat.protocol.requests import Limits, decode_request
 from usechat.server.access import check_id, json_body, origin_allowed, plain_error, without_secrets
 from usechat.server.auth import Authenticate, authenticated
 from usechat.server.chats import Chats, ChatSettings
+from usechat.server.keeping import Keeper, KeptByClient, KeptByServer
 from usechat.server.response import StreamLimits, TurnResponse
+from usechat.server.signatures import ApprovalSigner
 from usechat.server.websocket import ChatSockets
 from usechat.stores import TurnStore
 from usechat.stores.memory import MemoryTurnStore
@@ -37,6 +39,8 @@ _STREAM: Final = StreamLimits()
 class ChatEndpoint:
     """Serves one agent: `respond` inside a route of your own, or `routes` for all of a chat's addresses.
 
+    With the history `"client"` nothing is kept and the messages of each request are believed, but for approvals, which
+    are signed with `approval_secret`; without one, only the process that asked for an approval knows it again.
     `origins` are those of other sites whose pages may stop turns and open sockets; CORS is the app's own affair.
     """
 
@@ -46,13 +50,15 @@ class ChatEndpoint:
         *,
         authenticate: Authenticate | None = None,
         store: TurnStore | None = None,
-        history: History | None = None,
+        history: History | Literal["client"] | None = None,
+        approval_secret: str | None = None,
         settings: ChatSettings = _SETTINGS,
         limits: Limits = _LIMITS,
         stream: StreamLimits = _STREAM,
         origins: Collection[str] = (),
     ) -> None:
-        self.chats = Chats(agent, store or MemoryTurnStore(), history or History(Database()), settings)
+        keeper = _keeper(history, approval_secret, settings.approval_ttl)
+        self.chats = Chats(agent, store or MemoryTurnStore(), keeper, settings)
         self._authenticate = authenticate
         self._limits = limits
         self._stream = stream
@@ -132,6 +138,12 @@ class ChatEndpoint:
         if user is None or IDENTIFIER(user):
             raise RequestError("You are not signed in.", status=401)
         return user
+
+
+def _keeper(history: History | Literal["client"] | None, approval_secret: str | None, approval_ttl: float) -> Keeper:
+    if history == "client":
+        return KeptByClient(ApprovalSigner(approval_secret, approval_ttl))
+    return KeptByServer(history or History(Database()), approval_ttl)
 
 
 def _seen(request: Request, turn: Turn) -> int | None:

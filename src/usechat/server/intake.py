@@ -1,28 +1,40 @@
 """What of a request is believed: the server's history, and the client's last message where it can be true."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
 
 from usechat.agents.chat import Approval, ToolAnswer
 from usechat.errors import RequestError
+from usechat.protocol.canonical import canonical
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
 
-__all__ = ["Admission", "admit"]
+__all__ = ["EXPIRED", "NOTHING_OPEN", "Admission", "Verify", "admit", "admit_unkept", "calls"]
 
-_NOTHING_OPEN: Final = "This answers no tool call or approval that is open."
+NOTHING_OPEN: Final = "This answers no tool call or approval that is open."
+EXPIRED: Final = "This approval has expired, so nothing was done."
+_FROM_SYSTEM: Final = "The last message must be from the user or the assistant."
+_NOT_FROM_USER: Final = "The last message must be from the user."
+
+_Part: TypeAlias = dict[str, Any]
+Verify: TypeAlias = Callable[[str, str, str, Any], str]
+"""Takes the id of an approval as the client has it, and the call: its id, its tool and its input."""
 
 
 class Admission(Struct, frozen=True):
-    """The messages of the turn, of which the last is the one to answer or to continue."""
+    """The messages of the turn, of which the last is the one to answer or to continue.
+
+    `approval_ids` are those of the approvals as the client has them.
+    """
 
     messages: list[UIMessage]
     continues: UIMessage | None = None
     tool_results: list[ToolAnswer] = []
     approvals: list[Approval] = []
+    approval_ids: list[str] = []
 
 
 def admit(request: ChatRequest, stored: Sequence[UIMessage]) -> Admission:
@@ -37,7 +49,26 @@ def admit(request: ChatRequest, stored: Sequence[UIMessage]) -> Admission:
         return Admission(_with_user_message(request, stored))
     if request.last.role == "assistant":
         return _continuation(request, stored)
-    raise RequestError("The last message must be from the user or the assistant.")
+    raise RequestError(_FROM_SYSTEM)
+
+
+def admit_unkept(request: ChatRequest, verify: Verify) -> Admission:
+    """Take the request's own messages for the history, except those of the system.
+
+    `verify` gives the id of an approval as the agent knows it. Which results of the last step are the browser's and
+    which are the agent's own cannot be told, so all of them are given.
+
+    Raises:
+        RequestError: A message is wrong, or `verify` refuses an approval.
+    """
+    messages = [message for message in request.messages if message.role != "system"]
+    if request.last.role == "user":
+        return Admission(messages)
+    if request.trigger == "regenerate-message":
+        raise RequestError(_NOT_FROM_USER)
+    if request.last.role == "assistant":
+        return _admit_continuation(messages, _richer_answers(request), verify)
+    raise RequestError(_FROM_SYSTEM)
 
 
 def _before_regeneration(request: ChatRequest, stored: Sequence[UIMessage]) -> list[UIMessage]:
@@ -55,7 +86,7 @@ def _before_regeneration(request: ChatRequest, stored: Sequence[UIMessage]) -> l
 
 def _with_user_message(request: ChatRequest, stored: Sequence[UIMessage]) -> list[UIMessage]:
     if request.last.role != "user":
-        raise RequestError("The last message must be from the user.")
+        raise RequestError(_NOT_FROM_USER)
     index = _index(stored, request.message_id or request.last.id)
     if index is None:
         return [*stored, request.last]
@@ -72,16 +103,28 @@ def _continuation(request: ChatRequest, stored: Sequence[UIMessage]) -> Admissio
     if not stored or stored[-1].id != request.last.id or stored[-1].role != "assistant":
         raise RequestError("The message to continue is not the last one of the chat.", status=409)
     continues = msgspec.convert(msgspec.to_builtins(stored[-1]), UIMessage)
-    claims = {part["toolCallId"]: part for part in request.last.parts if "toolCallId" in part}
-    richer = request.extra.get("approvals")
-    answers = _Answers(cast("dict[str, Any]", richer) if isinstance(richer, dict) else {})
-    for part in continues.parts:
-        claim = claims.get(part.get("toolCallId", ""))
+    claims = {part["toolCallId"]: part for part in calls(request.last.parts)}
+    answers = _Answers(_richer_answers(request))
+    for part in calls(continues.parts):
+        claim = claims.get(part["toolCallId"])
         if claim is not None:
             answers.take(part, claim)
-    if not answers.results and not answers.approvals:
-        raise RequestError(_NOTHING_OPEN, status=409)
-    return Admission([*stored[:-1], continues], continues, answers.results, answers.approvals)
+    return answers.admission([*stored[:-1], continues])
+
+
+def _admit_continuation(messages: list[UIMessage], richer: Mapping[str, Any], verify: Verify) -> Admission:
+    answers = _Answers(richer)
+    parts = messages[-1].parts
+    last_step = max((number for number, part in enumerate(parts) if part["type"] == "step-start"), default=0)
+    for number, part in enumerate(parts):
+        if not _is_call(part) or part.get("providerExecuted") is True:
+            continue
+        if part["state"] == "approval-responded":
+            answers.approve(part, verify(part["approval"]["id"], part["toolCallId"], _tool(part), part.get("input")))
+        elif number >= last_step and part["state"] in ("output-available", "output-error"):
+            # The server never sees which of them the page added.
+            answers.results.append(_result(part))
+    return answers.admission(messages)
 
 
 class _Answers:
@@ -89,72 +132,72 @@ class _Answers:
 
     def __init__(self, richer: Mapping[str, Any]) -> None:
         self.results: list[ToolAnswer] = []
-        self.approvals: list[Approval] = []
+        self._approvals: dict[str, Approval] = {}
         self._richer = richer
 
-    def take(self, part: dict[str, Any], claim: dict[str, Any]) -> None:
-        other_input = not _same(claim.get("input", part.get("input")), part.get("input"))
+    def take(self, part: _Part, claim: _Part) -> None:
+        other_input = canonical(claim.get("input", part.get("input"))) != canonical(part.get("input"))
         if other_input or part.get("providerExecuted") is True:
             # The answer is to another input than the one that was shown, or to a call that is not the page's.
             return
         match part["state"], claim["state"]:
             case "input-available", "output-available":
                 part |= {"state": "output-available", "output": claim.get("output")}
-                self.results.append(ToolAnswer(part["toolCallId"], _tool(part), part.get("input"), part["output"]))
+                self.results.append(_result(part))
             case "input-available", "output-error":
                 part |= {"state": "output-error", "errorText": claim["errorText"]}
-                answer = ToolAnswer(part["toolCallId"], _tool(part), part.get("input"), error=claim["errorText"])
-                self.results.append(answer)
-            case "approval-requested", "approval-responded":
-                self._approve(part, claim["approval"])
+                self.results.append(_result(part))
+            case "approval-requested", "approval-responded" if claim["approval"]["id"] == part["approval"]["id"]:
+                given: _Part = claim["approval"]
+                answer = {key: given[key] for key in ("approved", "reason") if given.get(key) is not None}
+                part |= {"state": "approval-responded", "approval": {**part["approval"], **answer}}
+                self.approve(part, part["approval"]["id"])
             case _:
                 pass
 
-    def _approve(self, part: dict[str, Any], claim: dict[str, Any]) -> None:
-        asked: dict[str, Any] = part["approval"]
-        if claim["id"] != asked["id"]:
-            return
-        answer = {key: claim[key] for key in ("approved", "reason") if claim.get(key) is not None}
-        part |= {"state": "approval-responded", "approval": {**asked, **answer}}
-        self.approvals.append(
-            Approval(
-                asked["id"],
-                part["toolCallId"],
-                _tool(part),
-                part.get("input"),
-                claim["approved"],
-                claim.get("reason"),
-                self._richer.get(asked["id"]),
-            )
+    def approve(self, part: _Part, approval_id: str) -> None:
+        """Take the answer to an approval; `approval_id` is the one that the agent knows it by."""
+        given: _Part = part["approval"]
+        if given["id"] in self._approvals:
+            raise RequestError(NOTHING_OPEN, status=409)
+        self._approvals[given["id"]] = Approval(
+            approval_id,
+            part["toolCallId"],
+            _tool(part),
+            part.get("input"),
+            given["approved"],
+            given.get("reason"),
+            self._richer.get(given["id"]),
         )
 
-
-def _same(theirs: Any, ours: Any) -> bool:
-    """Whether two values are the same to JavaScript, whose numbers are all floats."""
-    match theirs, ours:
-        case list(), list():
-            pairs = zip(cast("list[Any]", theirs), cast("list[Any]", ours), strict=False)
-            return len(cast("list[Any]", theirs)) == len(cast("list[Any]", ours)) and all(
-                _same(*pair) for pair in pairs
-            )
-        case dict(), dict():
-            left, right = cast("dict[str, Any]", theirs), cast("dict[str, Any]", ours)
-            return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
-        case bool(), _:
-            return theirs is ours
-        case int() | float(), int() | float():
-            return not isinstance(ours, bool) and _float(cast("float", theirs)) == _float(cast("float", ours))
-        case _:
-            return theirs == ours
+    def admission(self, messages: list[UIMessage]) -> Admission:
+        if not self.results and not self._approvals:
+            raise RequestError(NOTHING_OPEN, status=409)
+        approvals = self._approvals
+        return Admission(messages, messages[-1], self.results, list(approvals.values()), list(approvals))
 
 
-def _float(number: float) -> float | None:
-    try:
-        return float(number)
-    except OverflowError:
-        return None
+def _richer_answers(request: ChatRequest) -> Mapping[str, Any]:
+    richer = request.extra.get("approvals")
+    return cast("dict[str, Any]", richer) if isinstance(richer, dict) else {}
 
 
-def _tool(part: Mapping[str, Any]) -> str:
+def _result(part: _Part) -> ToolAnswer:
+    output = part.get("output") if part["state"] == "output-available" else None
+    error = part["errorText"] if part["state"] == "output-error" else None
+    return ToolAnswer(part["toolCallId"], _tool(part), part.get("input"), output, error)
+
+
+def calls(parts: Iterable[_Part]) -> Iterator[_Part]:
+    """The parts that are tool calls."""
+    return (part for part in parts if _is_call(part))
+
+
+def _is_call(part: _Part) -> bool:
+    kind: str = part["type"]
+    return kind == "dynamic-tool" or kind.startswith("tool-")
+
+
+def _tool(part: _Part) -> str:
     kind: str = part["type"]
     return part["toolName"] if kind == "dynamic-tool" else kind.removeprefix("tool-")

@@ -47,7 +47,7 @@ def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     """
     sys.path.insert(0, os.getcwd())
     app = _make_app(settings)
-    if _is_agent(_load(settings.target)):
+    if settings.keeps_chats and _is_agent(_load(settings.target)):
         asyncio.run(_try_history(settings))
     listener = _listen(settings)
     announce(_banner(settings, listener.getsockname()[1]))
@@ -83,6 +83,8 @@ def _configure(app: ASGIApp | Callable[[], ASGIApp], *, reload: bool = False) ->
         http="httptools",
         # Compressing each small frame costs more than it saves.
         ws_per_message_deflate=False,
+        # Proxies that cut a silent connection wait 20 seconds or more.
+        ws_ping_interval=15.0,
         log_config=_LOGGING,
         log_level="warning",
         access_log=False,
@@ -114,6 +116,8 @@ def _make_agent_app(agent: Any, settings: ServeSettings) -> ASGIApp:
             agent,
             path=settings.path,
             history=settings.history,
+            # Not an option, since everybody on the computer can see those.
+            approval_secret=os.environ.get("USECHAT_SECRET") or None,
             client=settings.client,
             cors=settings.cors,
             allowed_hosts=(*LOOPBACK_HOSTS, settings.netloc),
@@ -177,9 +181,10 @@ def _banner(settings: ServeSettings, port: int) -> str:
     if not _is_agent(_load(settings.target)):
         return f"usechat serves {settings.target} at {url}\n"
     cors = "" if settings.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
+    kept = f"kept in {settings.history_name}" if settings.keeps_chats else "not kept: pages send all of their messages"
     return (
         f"usechat serves {settings.target} at {url}{settings.path}\n\n"
         f"{how_to_connect(f'{url}{settings.path}')}\n"
-        f"Chats are kept in {settings.history_name}.\n"
+        f"Chats are {kept}.\n"
         f"Nobody has to sign in, so only this computer can connect.\n{cors}"
     )

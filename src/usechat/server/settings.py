@@ -46,6 +46,10 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
+    def keeps_chats(self) -> bool:
+        return self.history != "client"
+
+    @property
     def history_name(self) -> str:
         """What to call the database of the chats, without the passwords that its URL may hold."""
         url = urlsplit(self.history)

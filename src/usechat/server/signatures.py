@@ -1,0 +1,152 @@
+"""Approvals that nobody has to remember: the id of each says, under a signature, what was asked and until when.
+
+The id is what every client sends back; the field `signature` is not known to all of them.
+"""
+
+import base64
+import hashlib
+import hmac
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from usechat.errors import RequestError
+from usechat.protocol.canonical import canonical
+from usechat.protocol.chunks import Chunk, ToolApprovalRequest, ToolApprovalResponse, ToolInputAvailable
+from usechat.protocol.clients import ClientName
+from usechat.protocol.messages import IDENTIFIER, UIMessage
+from usechat.protocol.rules import local_error
+from usechat.protocol.writer import MessageWriter
+from usechat.server.intake import EXPIRED, NOTHING_OPEN, calls
+
+__all__ = ["ApprovalSigner", "AskedCall", "SigningWriter"]
+
+_ANSWERED: Final = "This approval was answered already."
+
+_KEY_BYTES: Final = 32
+_MOST_USED: Final = 100_000
+_log = logging.getLogger("usechat")
+
+
+class AskedCall(Struct, frozen=True):
+    """The call that an approval is for, and whose it is."""
+
+    chat: str
+    owner: str
+    call_id: str
+    tool: str
+    input: Any
+
+
+class ApprovalSigner:
+    """Signs approvals, and knows those that were answered in this process, up to a bound."""
+
+    def __init__(self, secret: str | None, ttl: float, *, now: Callable[[], float] = time.time) -> None:
+        """Take the secret that all processes share, and the seconds after which an approval counts no more.
+
+        Raises:
+            ValueError: The secret is too short.
+        """
+        self._key = _random_key() if secret is None else secret.encode()
+        if len(self._key) < _KEY_BYTES:
+            raise ValueError(f"The secret that approvals are signed with must have at least {_KEY_BYTES} bytes.")
+        self._ttl = ttl
+        self._now = now
+        self._used = OrderedDict[str, None]()
+
+    def sign(self, approval_id: str, call: AskedCall) -> str:
+        """Give the id that goes to the client."""
+        # In milliseconds, so that the same question asked again is another approval.
+        expiry = str(int((self._now() + self._ttl) * 1000))
+        return f"{approval_id}.{expiry}.{self._signature(approval_id, expiry, call)}"
+
+    def verify(self, signed_id: str, call: AskedCall) -> str:
+        """Give the id that was signed for this call.
+
+        Raises:
+            RequestError: It was not, or it has expired, or it was used.
+        """
+        signed, _, signature = signed_id.rpartition(".")
+        approval_id, _, expiry = signed.rpartition(".")
+        if not hmac.compare_digest(signature.encode(), self._signature(approval_id, expiry, call).encode()):
+            raise RequestError(NOTHING_OPEN, status=409)
+        if int(expiry) <= self._now() * 1000:
+            raise RequestError(EXPIRED, status=409)
+        if signature in self._used:
+            raise RequestError(_ANSWERED, status=409)
+        return approval_id
+
+    def use(self, signed_id: str) -> None:
+        """Let an id that was verified count no more."""
+        self._used[signed_id.rpartition(".")[2]] = None
+        if len(self._used) > _MOST_USED:
+            self._used.popitem(last=False)
+
+    def _signature(self, approval_id: str, expiry: str, call: AskedCall) -> str:
+        asked = [call.chat, call.owner, approval_id, call.call_id, call.tool, expiry, canonical(call.input)]
+        digest = hmac.digest(self._key, b"usechat approval " + msgspec.json.encode(asked), hashlib.sha256)
+        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _random_key() -> bytes:
+    _log.warning(
+        "approvals are signed with a secret of this process alone: no other process, and none after a restart, will "
+        "know them; set approval_secret, or USECHAT_SECRET for usechat serve"
+    )
+    return secrets.token_bytes(_KEY_BYTES)
+
+
+class SigningWriter(MessageWriter):
+    """Writes a message whose approvals have signed ids; the agent goes on using the ids that it gave."""
+
+    def __init__(
+        self,
+        message_id: str,
+        *,
+        signer: ApprovalSigner,
+        chat: str,
+        owner: str,
+        new_id: Callable[[], str],
+        client: ClientName,
+        continues: UIMessage | None,
+        value_limit: int,
+    ) -> None:
+        super().__init__(message_id, new_id=new_id, client=client, continues=continues, value_limit=value_limit)
+        self._signer = signer
+        self._chat = chat
+        self._owner = owner
+        parts = () if continues is None else continues.parts
+        self._shown: dict[str, Any] = {part["toolCallId"]: part.get("input") for part in calls(parts)}
+        self._signed_ids: dict[str, str] = {}
+
+    def _put(self, chunk: Chunk) -> None:
+        match chunk:
+            case ToolInputAvailable():
+                self._shown[chunk.tool_call_id] = chunk.input
+            case ToolApprovalRequest():
+                chunk = structs.replace(chunk, approval_id=self._sign(chunk))
+            case ToolApprovalResponse():
+                signed_id = self._signed_ids.get(chunk.approval_id, chunk.approval_id)
+                chunk = structs.replace(chunk, approval_id=signed_id)
+            case _:
+                pass
+        super()._put(chunk)
+
+    def _sign(self, chunk: ToolApprovalRequest) -> str:
+        call = self.state.calls.get(chunk.tool_call_id)
+        if call is None:
+            # The state refuses the chunk, and says why.
+            return chunk.approval_id
+        asked = AskedCall(self._chat, self._owner, call.id, call.name, self._shown.get(call.id))
+        signed_id = self._signer.sign(chunk.approval_id, asked)
+        if problem := IDENTIFIER(signed_id):
+            sentence = f"The id of an approval with its signature{problem}."
+            raise local_error("shape", "tool-approval-request", sentence)
+        self._signed_ids[chunk.approval_id] = signed_id
+        return signed_id
