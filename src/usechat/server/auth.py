@@ -6,15 +6,18 @@ import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from http.client import HTTPException
 from math import inf
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
+from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
 
 import anyio
 import jwt
 import msgspec
 from anyio import to_thread
-from jwt import PyJWK, PyJWKClient, PyJWTError
+from jwt import PyJWK, PyJWTError
 from starlette.requests import HTTPConnection
 
 from usechat.errors import RequestError
@@ -49,6 +52,7 @@ _RETRY_SECONDS: Final = 15.0
 _UNKNOWN_KEY_SECONDS: Final = 60.0
 # A provider that is away for a while signs nobody out, but a key that it withdrew is not believed for ever.
 _STALE_SECONDS: Final = 3600.0
+_MAX_KEY_SET: Final = 1024 * 1024
 
 
 async def authenticated(authenticate: Authenticate, connection: HTTPConnection) -> str | None:
@@ -114,6 +118,13 @@ class _KeySet(msgspec.Struct):
     keys: list[dict[str, Any]]
 
 
+def _read_keys(content: bytes) -> list[dict[str, Any]]:
+    try:
+        return msgspec.json.decode(content, type=_KeySet).keys
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ValueError("This is not a JSON Web Key Set.") from None
+
+
 class JwtKeys:
     """The keys of a JWKS that may sign a token, each for one algorithm; keys for other things are left out.
 
@@ -127,7 +138,8 @@ class JwtKeys:
             if key := _usable(fields, algorithms):
                 self._by_kid.setdefault(key.key_id, key)
         if not self._by_kid:
-            raise ValueError(f"There is no key that is long enough for {', '.join(sorted(algorithms))}.")
+            names = ", ".join(sorted(algorithms))
+            raise ValueError(f"There is no public key or secret that is long enough for {names}.")
 
     @classmethod
     def static(cls, algorithm: JwtAlgorithm, key: str | bytes, *, kid: str | None = None) -> Self:
@@ -153,12 +165,7 @@ class JwtKeys:
             OSError: The file cannot be read.
             ValueError: It is no key set, or none of its keys can be used.
         """
-        content = Path(path).read_bytes()
-        try:
-            keys = msgspec.json.decode(content, type=_KeySet).keys
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise ValueError("The file is not a JSON Web Key Set.") from None
-        return cls(keys)
+        return cls(_read_keys(Path(path).read_bytes()))
 
     def find(self, kid: str | None) -> PyJWK | None:
         """Give the key of this id; an only key is meant by a token that names none, and one without an id by any."""
@@ -167,7 +174,8 @@ class JwtKeys:
 
 
 def _usable(fields: dict[str, Any], algorithms: Collection[str]) -> PyJWK | None:
-    if not isinstance(fields.get("kid", ""), str) or fields.get("use", "sig") != "sig":
+    is_private = "d" in fields
+    if is_private or not isinstance(fields.get("kid", ""), str) or fields.get("use", "sig") != "sig":
         return None
     try:
         key = PyJWK(fields)
@@ -180,7 +188,10 @@ def _usable(fields: dict[str, Any], algorithms: Collection[str]) -> PyJWK | None
 class JwksUrl:
     """The key set that an identity provider publishes, fetched when it is needed and kept for `lifetime` seconds.
 
-    A token with an unknown key has it fetched again, at most once a minute.
+    A token with an unknown key has it fetched again, at most once a minute. No redirect is followed.
+
+    Raises:
+        ValueError: The URL is not one of http or https.
     """
 
     def __init__(
@@ -191,7 +202,10 @@ class JwksUrl:
         timeout: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = PyJWKClient(url, cache_jwk_set=False, timeout=timeout)
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise ValueError("Keys are fetched by http or https only.")
+        self._url = url
+        self._timeout = timeout
         self._lifetime = lifetime
         self._clock = clock
         self._keys: JwtKeys | None = None
@@ -225,22 +239,36 @@ class JwksUrl:
     async def _fetch(self) -> None:
         self._tried = self._clock()
         try:
-            # The client's own time limit is for each read, and a server can drip.
-            with anyio.fail_after(self._client.timeout):
-                published = await to_thread.run_sync(self._download, abandon_on_cancel=True)
-            self._keys = JwtKeys(published.keys, algorithms=_PUBLIC_KEY_ALGORITHMS)
+            # The time limit of a socket is for each read, and a server can drip.
+            with anyio.fail_after(self._timeout):
+                content = await to_thread.run_sync(self._download, abandon_on_cancel=True)
+            self._keys = JwtKeys(_read_keys(content), algorithms=_PUBLIC_KEY_ALGORITHMS)
             self._fetched = self._clock()
-        except (PyJWTError, OSError, ValueError) as problem:
-            _log.warning("The keys at %s could not be fetched: %r", self._client.uri, problem)
+        except (OSError, HTTPException, ValueError) as problem:
+            _log.warning("The keys at %s could not be fetched: %r", self._url, problem)
 
-    def _download(self) -> _KeySet:
+    def _download(self) -> bytes:
         # What was given up goes on in its thread, and each further one beside it would take a thread for good.
         if not self._downloading.acquire(blocking=False):
             raise TimeoutError("The download before this one has not ended.")
         try:
-            return msgspec.convert(self._client.fetch_data(), _KeySet)
+            return _get(self._url, self._timeout)
         finally:
             self._downloading.release()
+
+
+def _get(url: str, timeout: float) -> bytes:
+    # Not the opener of the standard library, which follows redirects and opens files.
+    opener = OpenerDirector()
+    for scheme in (ProxyHandler(), HTTPHandler(), HTTPSHandler()):
+        opener.add_handler(scheme)
+    with opener.open(url, timeout=timeout) as response:
+        if response.status != 200:
+            raise ValueError(f"The answer has the status {response.status}.")
+        content: bytes = response.read(_MAX_KEY_SET + 1)
+    if len(content) > _MAX_KEY_SET:
+        raise ValueError(f"The key set is larger than {_MAX_KEY_SET:,} bytes.")
+    return content
 
 
 class JwtAuth:

@@ -42,14 +42,16 @@ _MAX_NOTICES: Final = 256
 _SECOND_THOUGHTS: Final = 1.0
 # A proxy vouches for the headers of a handshake, but it cannot see into frames: they may bring secrets, not claims.
 _CREDENTIALS: Final = ("authorization", "x-api-key")
-# What an agent has no business with.
+# The client opens its socket when it has something to send.
+_FIRST_REQUEST: Final = 30.0
 
 
 class ChatSockets:
     """Serves chats over WebSockets. `identify` gives the user of a connection, or raises the error for one without.
 
-    The user of the handshake is the user of all its frames; if it has none, each frame is asked for its own. To keep
-    silent sockets alive is the part of the ASGI server, by pings.
+    The user of the handshake is the user of all its frames, as long as `identify` still finds one; if not, each frame
+    is asked for its own. A socket without a user that makes no request within 30 seconds is closed. To keep silent
+    sockets alive is the part of the ASGI server, by pings.
     """
 
     def __init__(
@@ -88,19 +90,25 @@ class _Visitor:
     def __init__(self, websocket: WebSocket, identify: Identify) -> None:
         self._websocket = websocket
         self._identify = identify
-        self._is_known = False
-        self._user: str | None = None
+        self.is_known = False
 
     async def greet(self) -> None:
         # A page would not get to see why its handshake was refused; it does see the error of a frame.
         with suppress(RequestError):
-            self._user = await self._identify(self._websocket)
-            self._is_known = True
+            self.is_known = await self._identify(self._websocket) is not None
 
     async def user(self, headers: dict[str, str]) -> str | None:
-        if self._is_known:
-            return self._user
+        """The user of a frame. The handshake is asked again for each, since a session may end before its socket does.
+
+        Raises:
+            RequestError: Neither the handshake nor the frame has one.
+        """
         own = {name.encode(): headers[name].encode("latin-1") for name in _CREDENTIALS if name in headers}
+        try:
+            return await self._identify(self._websocket)
+        except RequestError:
+            if not own:
+                raise
         rest: list[tuple[bytes, bytes]] = self._websocket.scope["headers"]
         overlaid = [*own.items(), *(header for header in rest if header[0] not in own)]
         return await self._identify(HTTPConnection({**self._websocket.scope, "headers": overlaid}))
@@ -128,6 +136,7 @@ class _Socket:
         self._writing = asyncio.create_task(self._write())
         self._sending: float | None = None
         self._unyielded = 0
+        self._deadline = asyncio.timeout(None if visitor.is_known else _FIRST_REQUEST)
 
     async def run(self) -> None:
         reading = asyncio.create_task(self._read())
@@ -166,6 +175,13 @@ class _Socket:
         self._timer = self._loop.call_later(limits.keep_alive, self._watch)
 
     async def _read(self) -> tuple[int, str] | None:
+        try:
+            async with self._deadline:
+                return await self._take_frames()
+        except TimeoutError:
+            return 1008, f"No request came within {_FIRST_REQUEST:g} seconds."
+
+    async def _take_frames(self) -> tuple[int, str] | None:
         """Take frames until the client leaves, or sends one that cannot be answered: give the code and the reason."""
         while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
             if message.get("text") is None:
@@ -207,6 +223,7 @@ class _Socket:
             raise RequestError("Too many requests are open on this socket.", status=429)
         chats, headers = self._sockets.chats, read_headers(frame)
         user = await self._visitor.user(headers)
+        self._deadline.reschedule(None)
         if frame.type == "send":
             request = read_send(data, self._sockets.limits)
             for other in self._pardoned(request.id):
