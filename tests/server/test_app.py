@@ -11,6 +11,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
 from loopback import (
@@ -91,6 +92,20 @@ def test_the_app_serves_its_agent_and_says_how_to_connect() -> None:
         assert parts(ask(f"{url}/api/chat").text) == [STEP, text_part("You said: Hello")]
         assert get(url) == (200, ABOUT.format(url=f"{url}/api/chat"))
         assert [get(f"{url}{path}") for path in ("/healthz", "/readyz")] == [(200, "ok\n"), (200, "ok\n")]
+
+
+def test_what_a_hook_of_the_app_raises_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(_connection: HTTPConnection) -> str | None:
+        raise RuntimeError("secret")
+
+    with serving(create_app(echo, authenticate=broken)) as url:
+        response = ask(f"{url}/api/chat")
+    assert response.status_code == 500
+    assert response.headers["content-type"].startswith("text/plain")
+    error_id = re.fullmatch(r"Something went wrong\. \(Error (\w+)\)", response.text)
+    assert error_id is not None
+    assert error_id[1] in caplog.text
+    assert "secret" in caplog.text
 
 
 def test_the_app_counts_what_happens() -> None:

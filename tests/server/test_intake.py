@@ -40,6 +40,23 @@ def test_a_new_message_is_appended_and_a_known_one_replaced() -> None:
     assert edited.messages == [user("u1", "new")]
 
 
+@pytest.mark.parametrize(
+    ("last", "message_id", "problem"),
+    [
+        (user("u1"), "u2", "Another message of the chat has this id."),
+        (user("a1"), "u2", "Another message of the chat has this id."),
+        (user("u1"), "u9", "Another message of the chat has this id."),
+        (UIMessage(id="u3", role="user", parts=[OPEN]), None, "A message of the user must not hold tool calls."),
+        (UIMessage(id="u3", role="user", parts=[ASKED]), None, "A message of the user must not hold tool calls."),
+    ],
+)
+def test_a_message_of_the_user_that_cannot_be_kept_is_refused(
+    last: UIMessage, message_id: str | None, problem: str
+) -> None:
+    with pytest.raises(RequestError, match=problem):
+        admit(ChatRequest(id="c", last=last, message_id=message_id), STORED)
+
+
 def test_an_unknown_chat_begins_with_the_message() -> None:
     assert admit(ChatRequest(id="c", last=user("u1")), []).messages == [user("u1")]
 

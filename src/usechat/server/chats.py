@@ -5,8 +5,8 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
@@ -24,7 +24,8 @@ from usechat.server.intake import Admission
 from usechat.server.keeping import NOT_FOUND, Keeper, new_id
 from usechat.server.metrics import Metrics
 from usechat.stores import Outcome, TurnLog, TurnStore
-from usechat.turns import Turn, TurnLimits
+from usechat.stream import Unused, explain
+from usechat.turns import REPLACED, Turn, TurnLimits
 
 __all__ = ["ChatSettings", "Chats", "Conflict", "ErrorText", "OnEnd"]
 
@@ -34,6 +35,8 @@ OnEnd: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
 
 _log = logging.getLogger("usechat")
 _RETRY_AFTER: Final = 5
+# The most requests of one chat that wait for their turn, the one that begins among them.
+_QUEUE: Final = 16
 
 
 class ChatSettings(Struct, frozen=True, kw_only=True):
@@ -67,9 +70,10 @@ class Chats:
         self._settings = settings
         self._turns: dict[str, Turn] = {}
         self._running: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._threads = asyncio.Semaphore(settings.threads)
-        self._unused: set[str] = set()
+        self._unused = Unused()
         self._draining = False
 
     @property
@@ -85,8 +89,7 @@ class Chats:
         """
         if not request.last.id:
             request = structs.replace(request, last=structs.replace(request.last, id=new_id()))
-        lock = self._locks.setdefault(request.id, asyncio.Lock())
-        async with lock:
+        async with self._turn_of(request.id):
             # A request that is refused leaves the turn alone that it would have replaced.
             await self._keeper.admit(request, user or "")
             if not await self._make_way(request.id, user):
@@ -94,6 +97,18 @@ class Chats:
             with self._place_of(user or ""):
                 admission = await self._keeper.admit(request, user or "")
                 return await self._start(request, user, headers, admission)
+
+    @asynccontextmanager
+    async def _turn_of(self, chat_id: str) -> AsyncGenerator[None, None]:
+        """Wait for those who began in the chat before."""
+        if self._waiting[chat_id] >= _QUEUE:
+            raise RequestError("Too many messages wait in this chat.", status=429, retry_after=_RETRY_AFTER)
+        self._waiting[chat_id] += 1
+        try:
+            async with self._locks.setdefault(chat_id, asyncio.Lock()):
+                yield
+        finally:
+            self._waiting -= Counter((chat_id,))
 
     async def live(self, chat_id: str, user: str | None) -> Turn | None:
         """The turn that runs in the user's chat; None also if the chat is somebody else's."""
@@ -144,7 +159,7 @@ class Chats:
         if self._settings.conflict == "reject":
             raise RequestError("An answer is still being written in this chat.", status=409)
         if self._settings.conflict == "replace":
-            running.stop()
+            running.stop(REPLACED)
         await running.settled()
         return True
 
@@ -185,7 +200,7 @@ class Chats:
             writer,
             admission.continues,
             limits=self._settings.turn,
-            explain=self._explain,
+            explain=partial(explain, error_text=self._settings.error_text),
             on_end=partial(self._ended, log, time.monotonic()),
         )
         self._turns[log.turn] = turn
@@ -231,17 +246,9 @@ class Chats:
             self._leave(log.owner)
             await self._store.close(log)
 
-    def _explain(self, error: BaseException) -> str:
-        error_id = secrets.token_hex(4)
-        _log.error("an agent failed, error %s", error_id, exc_info=error)
-        chosen = self._settings.error_text(error) if self._settings.error_text is not None else None
-        return chosen or f"Something went wrong. (Error {error_id})"
-
     def _note_unused(self, error: MappingError) -> None:
         self.metrics.event_dropped("unknown")
-        if str(error) not in self._unused:
-            self._unused.add(str(error))
-            _log.warning("%s", error)
+        self._unused(error)
 
 
 def _busy() -> RequestError:

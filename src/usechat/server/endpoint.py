@@ -23,6 +23,7 @@ from usechat.server.signatures import ApprovalSigner
 from usechat.server.websocket import ChatSockets
 from usechat.stores import TurnStore
 from usechat.stores.memory import MemoryTurnStore
+from usechat.stream import explain
 from usechat.turns import Turn
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ class ChatEndpoint:
         except ClientDisconnect:
             # Nobody is there to read an answer.
             return Response(status_code=400)
+        # The border: the app's own hooks and the database may raise anything.
+        except Exception as error:  # noqa: BLE001
+            return plain_error(RequestError(explain(error), status=500))
 
     async def _post(self, request: Request) -> Response:
         user = await self._user(request)

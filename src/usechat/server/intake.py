@@ -87,12 +87,15 @@ def _before_regeneration(request: ChatRequest, stored: Sequence[UIMessage]) -> l
 def _with_user_message(request: ChatRequest, stored: Sequence[UIMessage]) -> list[UIMessage]:
     if request.last.role != "user":
         raise RequestError(_NOT_FROM_USER)
+    if any(_is_call(part) for part in request.last.parts):
+        raise RequestError("A message of the user must not hold tool calls.")
     index = _index(stored, request.message_id or request.last.id)
-    if index is None:
-        return [*stored, request.last]
-    if stored[index].role != "user":
+    if index is not None and stored[index].role != "user":
         raise RequestError("Only a message of the user can be edited.", status=409)
-    return [*stored[:index], request.last]
+    kept = stored if index is None else stored[:index]
+    if _index(kept, request.last.id) is not None:
+        raise RequestError("Another message of the chat has this id.", status=409)
+    return [*kept, request.last]
 
 
 def _index(stored: Sequence[UIMessage], message_id: str) -> int | None:
