@@ -12,6 +12,10 @@ from usechat.protocol.rules import RULES
 from usechat.protocol.tables import CALLS, MESSAGE, PARTS
 
 DOCS = Path(__file__).parent
+sys.path.append(str(DOCS.parent / "tests"))
+
+from open_harness_table import ROWS  # noqa: E402
+
 BLOCK = re.compile(r"(<!-- begin: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -65,6 +69,26 @@ def _older(client: Client) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
+def open_harness() -> str:
+    rows = [
+        f"| `{row.event['type']}` | {row.case} | {', '.join(_chunk(chunk) for chunk in row.chunks) or 'nothing'} |"
+        for row in sorted(ROWS, key=lambda row: _place(row.event["type"]))
+    ]
+    return "\n".join(["| event | when | chunks |", "|---|---|---|", *rows, ""])
+
+
+def _place(event_type: str) -> int:
+    return next(place for place, row in enumerate(ROWS) if row.event["type"] == event_type)
+
+
+def _chunk(chunk: Mapping[str, Any]) -> str:
+    """The chunk's type, with what of it tells more than the type does."""
+    told = next((str(chunk[name]) for name in ("errorText", "finishReason") if name in chunk), "")
+    if "data" in chunk and "status" in chunk["data"]:
+        told = chunk["data"]["status"]
+    return f"`{chunk['type']}`" + (f" ({told})" if told else "")
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "message": lambda: diagram(MESSAGE),
     "part": lambda: diagram({name: row for name, row in PARTS.items() if name.startswith("text")}),
@@ -72,6 +96,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "rules": rules,
     "chunks": chunks,
     "clients": clients,
+    "open-harness": open_harness,
 }
 
 

@@ -1,12 +1,18 @@
 """What the README shows works as it is shown."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-import usechat
+import pytest
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+import usechat
+from loopback import ask, serving
+from loopback import parts as message_parts
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -21,6 +27,22 @@ def test_hello_is_an_app_in_ten_lines() -> None:
     assert len([line for line in hello.splitlines() if line]) <= 10
     paths = [route.path for route in run(hello)["app"].routes]
     assert "/api/chat" in paths
+
+
+def test_a_flow_is_served_in_under_ten_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    block = next(block for block in BLOCKS if "OpenHarnessChatTransport" in block)
+    assert len([line for line in block.splitlines() if line]) < 10
+    with serving(run(block)["app"]) as url:
+        parts = message_parts(ask(f"{url}/api/chat", "What is msgspec?").text)
+    assert [part["type"] for part in parts if part["type"] != "step-start"] == [
+        "reasoning",
+        "tool-look_up",
+        "text",
+        "text",
+    ]
+    assert parts[-1]["text"] == "In short: msgspec reads and writes JSON by the types of a program."
 
 
 def test_the_writer_of_the_readme_writes_a_whole_message() -> None:

@@ -12,7 +12,10 @@ __all__ = ["serve"]
 _DEFAULT: Final = ServeSettings(target="")
 
 _Target: TypeAlias = Annotated[
-    str, typer.Argument(help="What to serve: module:agent, or module:app for an ASGI app of your own.")
+    str, typer.Argument(help="What to serve: module:agent, flow.yaml, or module:app for an ASGI app of your own.")
+]
+_Nodes: TypeAlias = Annotated[
+    str, typer.Option(envvar="USECHAT_NODES", help="The module whose `nodes` are the node types of the flow.")
 ]
 _Host: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_HOST", help="The address to listen on.")]
 _Port: TypeAlias = Annotated[
@@ -46,6 +49,7 @@ _Grace: TypeAlias = Annotated[
 def serve(
     target: _Target,
     *,
+    nodes: _Nodes = _DEFAULT.nodes,
     host: _Host = _DEFAULT.host,
     port: _Port = _DEFAULT.port,
     reload: _Reload = _DEFAULT.reload,
@@ -59,6 +63,7 @@ def serve(
     """Serve an agent to useChat(); each option can be set in the environment, as USECHAT_<NAME>."""
     settings = ServeSettings(
         target=target,
+        nodes=nodes,
         host=host,
         port=port,
         reload=reload,

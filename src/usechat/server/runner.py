@@ -1,16 +1,13 @@
 """Runs `usechat serve`: finds the agent, makes its app and hands it to uvicorn."""
 
 import asyncio
-import importlib
 import inspect
 import os
-import re
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -26,10 +23,10 @@ from usechat.database import Database
 from usechat.server.access import LOOPBACK_HOSTS
 from usechat.server.app import create_app, how_to_connect
 from usechat.server.settings import ServeError, ServeSettings
+from usechat.server.targets import load_target
 
 __all__ = ["run"]
 
-_TARGET: Final = re.compile(r"(\w+(?:\.\w+)*):(\w+(?:\.\w+)*)")
 _FOR_AGENTS: Final = ("path", "client", "store", "history", "cors", "grace")
 _LOGGING: Final[dict[str, Any]] = {
     **LOGGING_CONFIG,
@@ -47,7 +44,7 @@ def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     """
     sys.path.insert(0, os.getcwd())
     app = _make_app(settings)
-    if settings.keeps_chats and _is_agent(_load(settings.target)):
+    if settings.keeps_chats and _is_agent(load_target(settings)):
         asyncio.run(_try_history(settings))
     listener = _listen(settings)
     announce(_banner(settings, listener.getsockname()[1]))
@@ -93,7 +90,7 @@ def _configure(app: ASGIApp | Callable[[], ASGIApp], *, reload: bool = False) ->
 
 
 def _make_app(settings: ServeSettings) -> ASGIApp:
-    found = _load(settings.target)
+    found = load_target(settings)
     if _is_agent(found):
         return _make_agent_app(found, settings)
     if inspect.isclass(found) or not _takes(found, 3):
@@ -125,21 +122,6 @@ def _make_agent_app(agent: Any, settings: ServeSettings) -> ASGIApp:
         )
     except (ValueError, ImportError) as error:
         raise ServeError(str(error)) from error
-
-
-def _load(target: str) -> Any:
-    match = _TARGET.fullmatch(target)
-    if match is None:
-        raise ServeError(f"{target!r} is not of the form module:agent.")
-    module, name = match.groups()
-    try:
-        return attrgetter(name)(importlib.import_module(module))
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise ServeError(f"There is no module {module} in this directory or among the installed packages.") from None
-    except AttributeError as error:
-        raise ServeError(f"The module {module} has no {name}.") from error
 
 
 def _is_agent(found: Any) -> bool:
@@ -178,7 +160,7 @@ def _listen(settings: ServeSettings) -> socket.socket:
 
 def _banner(settings: ServeSettings, port: int) -> str:
     url = f"http://{settings.netloc}:{port}"
-    if not _is_agent(_load(settings.target)):
+    if not _is_agent(load_target(settings)):
         return f"usechat serves {settings.target} at {url}\n"
     cors = "" if settings.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
     kept = f"kept in {settings.history_name}" if settings.keeps_chats else "not kept: pages send all of their messages"

@@ -17,9 +17,14 @@ class ServeError(UsechatError):
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
-    """What to serve and how; `target` is a `module:name`. All but host, port and reload is for agents, not for apps."""
+    """What to serve and how.
+
+    `target` is a `module:name` or the file of a flow, whose node types are in the module `nodes`. All but host, port
+    and reload is for agents and flows, not for apps.
+    """
 
     target: str
+    nodes: str = ""
     host: str = "127.0.0.1"
     port: int = 8000
     reload: bool = False

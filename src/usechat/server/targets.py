@@ -1,0 +1,69 @@
+"""What `usechat serve` is told to serve: a name in a module, or a flow."""
+
+import importlib
+import re
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any, Final, cast
+
+from usechat.server.settings import ServeError, ServeSettings
+
+__all__ = ["load_target"]
+
+_NAME: Final = re.compile(r"(\w+(?:\.\w+)*):(\w+(?:\.\w+)*)")
+
+
+def load_target(settings: ServeSettings) -> Any:
+    """The agent or app that the settings name.
+
+    Raises:
+        ServeError: there is none.
+    """
+    if settings.target.endswith((".yaml", ".yml")):
+        return _load_flow(settings)
+    if settings.nodes:
+        raise ServeError(f"--nodes is for flows, and {settings.target} is not the name of a YAML file.")
+    return _load(settings.target)
+
+
+def _load(target: str) -> Any:
+    match = _NAME.fullmatch(target)
+    if match is None:
+        raise ServeError(f"{target!r} is not of the form module:agent.")
+    module, name = match.groups()
+    try:
+        return attrgetter(name)(importlib.import_module(module))
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ServeError(f"There is no module {module} in this directory or among the installed packages.") from None
+    except AttributeError as error:
+        raise ServeError(f"The module {module} has no {name}.") from error
+
+
+def _load_flow(settings: ServeSettings) -> Any:
+    try:
+        from usechat.flows import FlowError, FlowRuntime, load_flow
+        from usechat.transports.open_harness import OpenHarnessChatTransport
+    except ModuleNotFoundError as error:
+        raise ServeError(f"A flow needs {error.name}. Install it with: pip install 'usechat[flows]'") from error
+    nodes = _load_nodes(settings.nodes)
+    try:
+        flow = load_flow(settings.target)
+        # Whether all its node types are there is found out here, not by the first user.
+        FlowRuntime(flow, nodes)
+    except FlowError as error:
+        raise ServeError(str(error)) from error
+    except OSError as error:
+        raise ServeError(f"{settings.target} cannot be read: {error.strerror}.") from error
+    return OpenHarnessChatTransport(lambda: FlowRuntime(flow, nodes))
+
+
+def _load_nodes(name: str) -> Mapping[str, Any]:
+    if not name:
+        return {}
+    name = name if ":" in name else f"{name}:nodes"
+    found = _load(name)
+    if not isinstance(found, Mapping) or not all(map(callable, cast("Mapping[Any, Any]", found).values())):
+        raise ServeError(f"{name} is no mapping of node types to functions.")
+    return cast("Mapping[str, Any]", found)

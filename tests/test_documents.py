@@ -1,0 +1,35 @@
+"""What the documents name is there."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMED: Final = re.compile(r"`([\w./]+\.py|…)(?:::(test_\w+))?`")
+LINKED: Final = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def named_tests(page: Path) -> list[tuple[str, str]]:
+    """Each test that the page names; … stands for the file of the one before."""
+    named: list[tuple[str, str]] = []
+    for file, test in NAMED.findall(page.read_text(encoding="utf-8")):
+        if test:
+            named.append((named[-1][0] if file == "…" else file, test))
+    return named
+
+
+def test_every_test_that_a_document_names_is_there() -> None:
+    named = [(file, test) for page in PAGES for file, test in named_tests(page)]
+    assert len(named) > 20
+    assert [
+        f"{file}::{test}"
+        for file, test in named
+        if not (ROOT / file).is_file() or f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")
+    ] == []
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    links = [(page, link) for page in PAGES for link in LINKED.findall(page.read_text(encoding="utf-8"))]
+    assert len(links) > 5
+    assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []

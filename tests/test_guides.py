@@ -1,0 +1,55 @@
+"""What the guides tell somebody to do works as they tell it."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from loopback import SECONDS, USECHAT, free_port, parts, running, until
+
+GUIDES: Final = Path(__file__).parents[1] / "docs" / "guides"
+BLOCK: Final = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
+FILE: Final = re.compile(r"# (\S+\.\w+)\n")
+
+
+def test_the_quick_start_of_open_harness_works_word_by_word(tmp_path: Path) -> None:
+    guide = (GUIDES / "open-harness.md").read_text(encoding="utf-8").partition("## In an app of your own")[0]
+    commands: list[str] = []
+    for language, block in BLOCK.findall(guide):
+        if named := FILE.match(block):
+            (tmp_path / named[1]).write_text(block, encoding="utf-8")
+        elif language == "sh":
+            commands.append(block.strip())
+    install, serve, curl = commands
+    assert install == "pip install 'usechat[cli,flows]'"
+
+    # Another port, since the one of the guide may be taken here.
+    port = free_port()
+    assert serve.split()[0] == "usechat"
+    with running([*USECHAT, *serve.split()[1:]], tmp_path, USECHAT_PORT=str(port)) as process:
+        assert f"http://127.0.0.1:{port}/api/chat" in process.first_line()
+        asked = shlex.split(curl.replace("8000", str(port)))
+        answers: list[str] = []
+        until(lambda: bool(answers.append(call(asked)) or answers[-1]), process)
+    assert [(part["type"], part.get("text")) for part in parts(answers[-1]) if part["type"] != "step-start"] == [
+        ("reasoning", "Somebody wants a story."),
+        ("text", "Once there was a cat."),
+        ("text", "Too short: it has 5 words."),
+    ]
+
+
+def call(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False).stdout
+
+
+def test_the_app_of_the_open_harness_guide_is_one(tmp_path: Path) -> None:
+    guide = (GUIDES / "open-harness.md").read_text(encoding="utf-8")
+    for _, block in BLOCK.findall(guide):
+        if named := FILE.match(block):
+            (tmp_path / named[1]).write_text(block, encoding="utf-8")
+    (app,) = [block for _, block in BLOCK.findall(guide) if "create_app" in block]
+    (tmp_path / "app.py").write_text(f"{app}\nprint([route.path for route in app.routes])\n", encoding="utf-8")
+    printed = subprocess.run([sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "'/api/chat'" in printed.stdout
