@@ -21,6 +21,7 @@ STREAM_HEADERS: Final = {
     "x-accel-buffering": "no",
     "x-vercel-ai-ui-message-stream": "v1",
 }
+_RAW_HEADERS: Final = [(name.encode(), value.encode()) for name, value in STREAM_HEADERS.items()]
 _BATCH: Final = 64 * 1024
 
 
@@ -43,10 +44,11 @@ class TurnResponse(Response):
     ) -> None:
         self.status_code = 200
         self.background = None
-        self.init_headers({**STREAM_HEADERS, "x-usechat-turn": turn.log.turn})
+        self.raw_headers = [*_RAW_HEADERS, (b"x-usechat-turn", turn.log.turn.encode())]
         self._turn = turn
         self._first = first
         self._after = self._cursor = after
+        self._read = sum(map(len, turn.log.frames[:after]))
         self._limits = limits
         self._metrics = metrics
         self._made = time.monotonic()
@@ -75,17 +77,24 @@ class TurnResponse(Response):
         for begin in range(0, len(self._first), _BATCH):
             await self._send(send, pace, self._first[begin : begin + _BATCH], more=True)
         while not pace.left:
-            end = _batch_end(log, self._cursor)
-            body += b"".join(log.frames[self._cursor : end])
-            self._cursor = end
-            if log.outcome is not None and end == len(log.frames):
+            body += self._next(log)
+            if log.outcome is not None and self._cursor == len(log.frames):
                 await self._send(send, pace, body + DONE, more=False)
                 return
             if body:
                 await self._send(send, pace, body, more=True)
                 body = b""
-            if end == len(log.frames) and await pace.changed():
+            if self._cursor == len(log.frames) and await pace.changed():
                 body = KEEP_ALIVE
+
+    def _next(self, log: TurnLog) -> bytes:
+        """Read on in the log: all that is there, or one batch of more."""
+        is_short = log.size - self._read <= _BATCH
+        end = len(log.frames) if is_short else _batch_end(log, self._cursor)
+        frames = b"".join(log.frames[self._cursor : end])
+        self._cursor = end
+        self._read += len(frames)
+        return frames
 
     async def _send(self, send: Send, pace: "_Pace", body: bytes, *, more: bool) -> None:
         if pace.sent == 0:
@@ -103,7 +112,7 @@ class _Pace:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._quiet = True
+        self._last = self._loop.time()
         self.sent = 0
         self._sending: float | None = None
         self._waiter: asyncio.Future[bool] | None = None
@@ -111,10 +120,9 @@ class _Pace:
         self._timer = self._loop.call_later(limits.keep_alive, self._tick)
 
     async def send(self, send: Send, body: bytes, *, more: bool) -> None:
-        self._sending = self._loop.time()
+        self._last = self._sending = self._loop.time()
         await send({"type": "http.response.body", "body": body, "more_body": more})
         self._sending = None
-        self._quiet = False
         self.sent += len(body)
         if len(body) >= _BATCH:
             # A send that does not wait would keep the neighbours waiting.
@@ -146,12 +154,14 @@ class _Pace:
             self._waiter.set_result(silent)
 
     def _tick(self) -> None:
+        now = self._loop.time()
+        due = self._last + self._limits.keep_alive
         if self._sending is not None:
             self._check_progress(self._sending)
-        elif self._quiet:
+        elif now >= due:
             self._answer(silent=True)
-        self._quiet = True
-        self._timer = self._loop.call_later(self._limits.keep_alive, self._tick)
+        # It comes when the silence has lasted so long, not at fixed times, between which it could last twice as long.
+        self._timer = self._loop.call_at(due if due > now else now + self._limits.keep_alive, self._tick)
 
     def _check_progress(self, since: float) -> None:
         late = self._log.size - self.sent > self._limits.behind
