@@ -10,7 +10,7 @@ import msgspec
 from usechat.agents.chat import Chat
 from usechat.sources.plain import PlainEvent, Reasoning, ToolCall, ToolError, ToolResult
 
-__all__ = ["SECRET", "agent", "let_go", "seen"]
+__all__ = ["SECRET", "agent", "hold", "let_go", "seen"]
 
 SECRET: Final = "the password is swordfish"  # noqa: S105
 
@@ -32,8 +32,9 @@ def let_go(chat_id: str) -> None:
     _gates[chat_id].release()
 
 
-async def _hold(chat: Chat) -> None:
-    await _gates[chat.id].acquire()
+async def hold(chat_id: str) -> None:
+    """Wait until the gate of the chat is opened."""
+    await _gates[chat_id].acquire()
 
 
 async def agent(chat: Chat) -> _Events:
@@ -95,35 +96,35 @@ async def _failure(chat: Chat) -> _Events:
 
 async def _hold_in_the_middle(chat: Chat) -> _Events:
     yield "One, "
-    await _hold(chat)
+    await hold(chat.id)
     yield "two."
 
 
 async def _hold_everywhere(chat: Chat) -> _Events:
-    await _hold(chat)
+    await hold(chat.id)
     yield Reasoning("First ")
-    await _hold(chat)
+    await hold(chat.id)
     yield Reasoning("second.")
     chat.write.data("progress", 1, id="p")
     chat.write.tool_input_start("call-1", "weather")
     chat.write.tool_input_delta("call-1", '{"city": "Pa')
-    await _hold(chat)
+    await hold(chat.id)
     chat.write.tool_input_delta("call-1", 'ris"}')
     yield ToolCall("call-1", "weather", {"city": "Paris"})
     yield ToolResult("call-1", "cold", preliminary=True)
-    await _hold(chat)
+    await hold(chat.id)
     yield ToolResult("call-1", "warm")
     chat.write.data("progress", 2, id="p")
     chat.write.metadata({"tokens": 12})
     yield "Third "
-    await _hold(chat)
+    await hold(chat.id)
     yield "fourth."
 
 
 async def _browser_tool_and_hold(chat: Chat) -> _Events:
     if chat.tool_results:
         yield "You are "
-        await _hold(chat)
+        await hold(chat.id)
         yield "there."
         return
     async for event in _browser_tool(chat):
@@ -169,7 +170,7 @@ async def _approval(chat: Chat) -> _Events:
 async def _approval_and_hold(chat: Chat) -> _Events:
     if chat.approvals:
         chat.write.data("note", "I ask.")
-        await _hold(chat)
+        await hold(chat.id)
     async for event in _approval(chat):
         yield event
 
@@ -178,7 +179,7 @@ async def _long(chat: Chat) -> _Events:
     for number in range(int(chat.request.body["lines"])):
         yield f"{number:1023}\n"
     chat.write.end_part()
-    await _hold(chat)
+    await hold(chat.id)
     yield "The end."
 
 

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from agents import agent, let_go, seen
+from harness_flow import harness_transport
 from pages import Endpoint
 from usechat.protocol.clients import CLIENTS, ClientName
 from usechat.protocol.messages import UIMessage
@@ -92,6 +93,7 @@ def _endpoints(client: ClientName) -> dict[Endpoint, ChatEndpoint]:
         "reject": ChatEndpoint(agent, settings=replace(settings, conflict="reject")),
         "hasty": ChatEndpoint(agent, settings=replace(settings, turn=TurnLimits(linger=0))),
         "small": ChatEndpoint(agent, settings=settings, limits=Limits(body=BODY_LIMIT)),
+        "flow": ChatEndpoint(harness_transport(), settings=settings),
     }
 
 

@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 KEEP_REASONING_ID: Final = ("5.0.277", "6.0.326", "7.0.169")
 
 Message: TypeAlias = dict[str, Any]
-Endpoint: TypeAlias = Literal["plain", "users", "reject", "hasty", "small"]
+Endpoint: TypeAlias = Literal["plain", "users", "reject", "hasty", "small", "flow"]
 Resubmits: TypeAlias = Literal[
     "lastAssistantMessageIsCompleteWithToolCalls", "lastAssistantMessageIsCompleteWithApprovalResponses"
 ]
