@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, ParamSpec, TypeAlias
 
@@ -19,9 +18,12 @@ from usechat.protocol.state import StreamState
 from usechat.protocol.writer import MessageWriter
 from usechat.stores import Outcome, TurnLog
 
-__all__ = ["OnEnd", "Turn", "TurnLimits"]
+__all__ = ["REPLACED", "OnEnd", "Turn", "TurnLimits"]
 
 OnEnd: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
+
+# The message of the `CancelledError` that an agent gets when a newer turn of its chat takes the place of its own.
+REPLACED: Final = "replaced"
 
 _P = ParamSpec("_P")
 _YIELD_AFTER: Final = 32 * 1024
@@ -65,7 +67,7 @@ class Turn:
         self.stopping = asyncio.Event()
         self._reader = MessageReader(continues)
         # A client that counts must not take the index of one turn for that of another.
-        self._id_line = f"id: {self.mark}.".encode()
+        self._frame = f"id: {self.mark}.%d\ndata: %b\n\n".encode()
         self._fold = Fold(continues)
         self._folded = 0
         self._replay = b""
@@ -75,14 +77,18 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._readers = 0
-        self._last = time.monotonic()
+        self._last = self._loop.time()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._task: asyncio.Task[None] | None = None
+        self._why: str | None = None
         self._closing: asyncio.Task[None] | None = None
         self._settled = self._loop.create_future()
         log.on_stop = self.stop
 
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Let the agent work, unless somebody stopped the turn before it began."""
+        if self.ended:
+            return
         self.say(self.writer.start)
         self._task = asyncio.create_task(self._run(work))
         if self._limits.total is not None:
@@ -102,7 +108,7 @@ class Turn:
     def say(self, write: Callable[_P, Iterable[Chunk]], *arguments: _P.args, **options: _P.kwargs) -> None:
         """Append what a method of the writer or a mapper makes to the log; after the end it is not called."""
         with self.lock:
-            if not self.ended:
+            if self.log.outcome is None:
                 self._take(write(*arguments, **options))
 
     async def breathe(self, size: int) -> int:
@@ -112,12 +118,13 @@ class Turn:
         await asyncio.sleep(0)
         return self.log.size
 
-    def stop(self) -> None:
-        """End the turn at once: cancel the agent, keep what it said."""
+    def stop(self, why: str | None = None) -> None:
+        """End the turn at once: cancel the agent, keep what it said. `why` is the message of its cancellation."""
         with self.lock:
             if self.ended:
                 return
-            self.stopping.set()
+            self._why = why
+            self._in_loop(self.stopping.set)
             self._end(self.writer.abort(), "stopped")
 
     def fail(self, text: str) -> None:
@@ -161,16 +168,24 @@ class Turn:
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
+            self._finish()
         except asyncio.CancelledError:
             self.stop()
             raise
-        # The border: whatever an agent raises ends its turn with a masked error, and nothing else.
-        except Exception as error:  # noqa: BLE001
-            self.fail(self._explain(error))
-        else:
-            with self.lock:
-                if not self.ended:
-                    self._end(self.writer.finish(self._reason()), "done")
+        # The border: whatever an agent raises, also to leave the process, ends its turn with an error and nothing else.
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            try:
+                self.fail(self._explain(error))
+            finally:
+                # Only if the text itself failed.
+                self.fail("Something went wrong.")
+        finally:
+            self._cancel("total")
+
+    def _finish(self) -> None:
+        with self.lock:
+            if not self.ended:
+                self._end(self.writer.finish(self._reason()), "done")
 
     def _reason(self) -> FinishReason:
         waits = any(call.state in ("available", "requested") for call in self.writer.state.open_calls())
@@ -179,18 +194,21 @@ class Turn:
     def _take(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
             self._append(chunk)
-        self._last = time.monotonic()
         if self.writer.state.phase in _OUTCOMES:
             self._end((), _OUTCOMES[self.writer.state.phase])
         elif self.log.size > self._limits.log:
             self._end(self.writer.fail("The answer became too large."), "error")
         else:
-            self._in_loop(self.log.wake)
+            self._in_loop(self._wake)
+
+    def _wake(self) -> None:
+        # Here and not where the chunk is made: the clock of a loop is right in its own thread only.
+        self._last = self._loop.time()
+        self.log.wake()
 
     def _append(self, chunk: Chunk) -> None:
         self._reader.apply(chunk)
-        index = len(self.log.frames) + 1
-        self.log.append(b"%b%d\ndata: %b\n\n" % (self._id_line, index, encode_chunk(chunk)))
+        self.log.append(self._frame % (len(self.log.frames) + 1, encode_chunk(chunk)))
 
     def _end(self, chunks: Iterable[Chunk], outcome: Outcome) -> None:
         for chunk in chunks:
@@ -205,11 +223,16 @@ class Turn:
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _close(self, outcome: Outcome) -> None:
+        own_end = self._task is not None and self._task is asyncio.current_task(self._loop)
         for name in list(self._timers):
-            self._cancel(name)
+            # An agent that ended its message itself may go on, but not for ever.
+            if not own_end or name != "total":
+                self._cancel(name)
         self.log.wake()
-        if self._task is not None and self._task is not asyncio.current_task(self._loop):
-            self._task.cancel()
+        if not own_end:
+            self.stopping.set()
+            if self._task is not None:
+                self._task.cancel(self._why)
         self._closing = self._loop.create_task(self._settle(outcome))
 
     async def _settle(self, outcome: Outcome) -> None:
@@ -227,12 +250,18 @@ class Turn:
             timer.cancel()
 
     def _too_long(self) -> None:
+        if self.ended and self._task is not None:
+            self._task.cancel()
         self.fail("The answer took too long.")
 
     def _check_idle(self, idle: float) -> None:
-        left = self._last + idle - time.monotonic()
-        waits = any(call.state == "requested" for call in self.writer.state.open_calls())
-        if left <= 0 and not waits:
+        left = self._last + idle - self._loop.time()
+        if left <= 0 and not self._asks():
             self.fail("The agent did not answer in time.")
         else:
             self._after("idle", left if left > 0 else idle, self._check_idle, idle)
+
+    def _asks(self) -> bool:
+        # A thread may be writing.
+        with self.lock:
+            return any(call.state == "requested" for call in self.writer.state.open_calls())
