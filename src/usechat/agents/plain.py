@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from typing import Any, TypeAlias
 
 from usechat.agents.chat import Chat
@@ -85,9 +85,11 @@ async def _in_thread(events: Generator[Any, None, None], take: Callable[[Any], N
                         break
                     take(event)
         # The thread's failure is the turn's: it is raised again where the turn waits.
-        except Exception as raised:  # noqa: BLE001
+        except BaseException as raised:  # noqa: BLE001
             error = raised
-        loop.call_soon_threadsafe(settle, error)
+        # A loop that is closed has nobody who waits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, error)
 
     threading.Thread(target=iterate, name="usechat agent", daemon=True).start()
     await done

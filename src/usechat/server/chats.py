@@ -204,8 +204,12 @@ class Chats:
             on_end=partial(self._ended, log, time.monotonic()),
         )
         self._turns[log.turn] = turn
+        try:
+            await self._store.open(log)
+        except BaseException:
+            self._turns.pop(log.turn, None)
+            raise
         self.metrics.turn_started()
-        await self._store.open(log)
         turn.start(partial(self._run, turn, self._chat(turn, request, user, headers, admission)))
         return turn
 

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from usechat.protocol.messages import Role
 from usechat.protocol.requests import Trigger
 
-__all__ = ["SSE_EXAMPLE", "ChatBody", "ChatMessage", "chat_router"]
+__all__ = ["SSE_EXAMPLE", "ChatBody", "ChatMessage", "ChatPart", "chat_router"]
 
 SSE_EXAMPLE: Final = """\
 id: 1d93adb5.1
@@ -41,12 +41,20 @@ data: [DONE]
 """
 
 
+class ChatPart(BaseModel):
+    """A part of a UIMessage; what else it has depends on its type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(min_length=1)
+
+
 class ChatMessage(BaseModel):
     """A UIMessage of the AI SDK."""
 
     id: str
     role: Role
-    parts: list[dict[str, Any]] = Field(examples=[[{"type": "text", "text": "Hello"}]])
+    parts: list[ChatPart] = Field(examples=[[{"type": "text", "text": "Hello"}]], min_length=1)
     metadata: Any = None
 
 
@@ -56,8 +64,8 @@ class ChatBody(BaseModel):
     # Only the documentation is made from it: what comes in is read by `decode_request`.
     model_config = ConfigDict(extra="allow")
 
-    id: str
-    messages: list[ChatMessage]
+    id: str = Field(min_length=1, max_length=512)
+    messages: list[ChatMessage] = Field(min_length=1)
     trigger: Trigger = "submit-message"
     messageId: str | None = None  # noqa: N815
 
@@ -79,9 +87,11 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _body_schema() -> dict[str, Any]:
-    # FastAPI gives names of its own to the models that it collects, so a reference could miss: the message goes inline.
+    # FastAPI gives names of its own to the models that it collects, so a reference could miss: they go inline.
     schema = ChatBody.model_json_schema()
-    schema["properties"]["messages"]["items"] = schema.pop("$defs")["ChatMessage"]
+    models = schema.pop("$defs")
+    models["ChatMessage"]["properties"]["parts"]["items"] = models["ChatPart"]
+    schema["properties"]["messages"]["items"] = models["ChatMessage"]
     return schema
 
 
