@@ -1,6 +1,7 @@
 """The errors of usechat.
 
 UsechatError
+├── FlowError                  a flow that cannot run, or a run that cannot go on (in usechat.flows)
 ├── MappingError               an event that a source cannot use; nothing of it was written
 ├── ProtocolError              a stream broke a rule of the UI message stream
 │   ├── LocalProtocolError     our side tried to say something illegal: fix the agent or the mapper

@@ -1,0 +1,206 @@
+"""What a node is given while it runs."""
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias, cast
+
+from usechat.flows.scheduling import Command
+from usechat.protocol.values import plain
+
+__all__ = ["Cancel", "CancelReason", "Inbox", "NodeContext", "NodeFunction", "State", "as_json"]
+
+CancelReason: TypeAlias = Literal["pause", "abort", "timeout"]
+
+_log = logging.getLogger("usechat")
+
+
+def as_json(value: object) -> Any:
+    """Copy any value as plain JSON, so that whoever made it can change nothing any more."""
+    return plain(value, sys.maxsize)
+
+
+class Cancel:
+    """Whether and why the node is to end.
+
+    The node's task is cancelled as well, so most nodes need nothing of this. One that is paused may catch the
+    `CancelledError` and return what it has so far.
+    """
+
+    def __init__(self) -> None:
+        self.reason: CancelReason | None = None
+        self._listeners: list[Callable[[], object]] = []
+
+    @property
+    def cancelled(self) -> bool:
+        return self.reason is not None
+
+    def on_cancel(self, listener: Callable[[], object]) -> Callable[[], None]:
+        """Call the listener when the node is to end, or at once if it already is; the result takes it off again."""
+        if self.cancelled:
+            _call(listener)
+            return lambda: None
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `CancelledError` if the node is to end."""
+        if self.cancelled:
+            raise asyncio.CancelledError(f"Cancelled: {self.reason}")
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Tell the node to end; the first reason counts."""
+        if self.cancelled:
+            return
+        self.reason = reason
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            _call(listener)
+
+
+class Inbox:
+    """The `send` and `reply` commands for one invocation of a node, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._commands: deque[Command] = deque()
+        self._arrived = asyncio.Event()
+        self._readers = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the node waits for a command."""
+        return self._readers > 0
+
+    async def next(self) -> Command:
+        """The next command, as soon as there is one."""
+        self._readers += 1
+        try:
+            while not self._commands:
+                self._arrived.clear()
+                await self._arrived.wait()
+            return self._commands.popleft()
+        finally:
+            self._readers -= 1
+
+    def drain(self) -> list[Command]:
+        """Take all commands that are there."""
+        commands = list(self._commands)
+        self._commands.clear()
+        return commands
+
+    def put(self, command: Command) -> None:
+        self._commands.append(command)
+        self._arrived.set()
+
+    def pending(self) -> list[Command]:
+        return list(self._commands)
+
+
+class State:
+    """The state of a run, by dot paths (`plan.steps`); it gives and takes copies."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def get(self, path: str) -> Any:
+        """The value at the path, or None; the empty path is the whole state."""
+        found: Any = self._values
+        for name in _names(path):
+            if not isinstance(found, dict) or name not in found:
+                return None
+            found = cast("dict[str, Any]", found)[name]
+        return as_json(found)
+
+    def set(self, path: str, value: Any) -> None:
+        """Put a value at the path, making the objects on the way.
+
+        Raises:
+            TypeError: the whole state is to be something else than an object.
+        """
+        *way, last = _names(path) or [""]
+        if not last:
+            self._replace(as_json(value))
+            return
+        inner = self._values
+        for name in way:
+            if not isinstance(inner.get(name), dict):
+                inner[name] = {}
+            inner = inner[name]
+        inner[last] = as_json(value)
+
+    def patch(self, patch: Mapping[str, Any]) -> None:
+        """Apply `{op: set | merge, path, value}`, the patch of a `state:patch` event."""
+        value, old = patch["value"], self.get(patch["path"])
+        if patch["op"] == "merge" and isinstance(old, dict):
+            value = {**cast("dict[str, Any]", old), **value}
+        self.set(patch["path"], value)
+
+    def snapshot(self) -> dict[str, Any]:
+        return as_json(self._values)
+
+    def _replace(self, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise TypeError("The state of a run is an object.")
+        self._values.clear()
+        self._values.update(cast("dict[str, Any]", value))
+
+
+class NodeContext:
+    """One attempt of a node: who it is, and its ways to the run.
+
+    `emit` takes an event without `nodeId`, `runId` and `timestamp`; after the node's end it does nothing. `session` is
+    what `set_session` kept, also from before the run was paused. `resume_message` is set in a node that was interrupted
+    and runs again.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        run_id: str,
+        emit: Callable[[Mapping[str, Any]], None],
+        state: State,
+        inbox: Inbox,
+        sessions: dict[str, str],
+        resume_message: str | None,
+    ) -> None:
+        self.node_id = node_id
+        self.run_id = run_id
+        self.state = state
+        self.inbox = inbox
+        self.cancel = Cancel()
+        self.resume_message = resume_message
+        self._emit = emit
+        self._sessions = sessions
+        self._closed = False
+
+    @property
+    def session(self) -> str | None:
+        return self._sessions.get(self.node_id)
+
+    def set_session(self, session: str) -> None:
+        self._sessions[self.node_id] = session
+
+    def emit(self, payload: Mapping[str, Any]) -> None:
+        if not self._closed:
+            self._emit({**payload, "nodeId": self.node_id, "runId": self.run_id})
+
+    def close(self) -> None:
+        self._closed = True
+
+
+NodeFunction: TypeAlias = Callable[[NodeContext, dict[str, Any]], Awaitable[Any]]
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split(".") if name]
+
+
+def _call(listener: Callable[[], object]) -> None:
+    try:
+        listener()
+    # A listener is the node author's, and must not keep the others from being told.
+    except Exception:  # noqa: BLE001
+        _log.exception("a listener of a cancelled node failed")

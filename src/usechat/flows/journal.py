@@ -1,0 +1,121 @@
+"""The events of one run on their way: to the listeners at once, to the store in the background."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from usechat.flows.context import as_json
+from usechat.flows.scheduling import Event, RunSnapshot
+from usechat.flows.store import RunStore
+
+__all__ = ["Journal"]
+
+_log = logging.getLogger("usechat")
+
+
+class Journal:
+    """What happened in a run, in one order for every listener and for the store."""
+
+    def __init__(self, run_id: str, store: RunStore | None) -> None:
+        self.run_id = run_id
+        self._store = store
+        self._listeners: list[Callable[[Event], None]] = []
+        self._undelivered: deque[Event] = deque()
+        self._delivering = False
+        self._unwritten: deque[Event | RunSnapshot] = deque()
+        self._writer: asyncio.Task[None] | None = None
+
+    def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Give the listener each event from now on; the result ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def emit(self, payloads: Iterable[Mapping[str, Any]]) -> None:
+        """Tell of events that belong together: what a listener does over one of them comes after all of them."""
+        timestamp = time.time_ns() // 1_000_000
+        events: list[Event] = [{**as_json(payload), "timestamp": timestamp} for payload in payloads]
+        self._undelivered.extend(events)
+        self._write_later(events)
+        if not self._delivering:
+            self._deliver()
+
+    def save(self, snapshot: RunSnapshot) -> None:
+        """Write the snapshot to the store, after the events before it."""
+        self._write_later([snapshot])
+
+    async def settled(self) -> None:
+        """Wait until all is written.
+
+        Raises:
+            Exception: what the store raised.
+        """
+        while self._unwritten:
+            await asyncio.shield(self._ensure_writer())
+
+    def _deliver(self) -> None:
+        self._delivering = True
+        try:
+            while self._undelivered:
+                event = self._undelivered.popleft()
+                for listener in tuple(self._listeners):
+                    _tell(listener, event)
+        finally:
+            self._delivering = False
+
+    def _write_later(self, entries: Iterable[Event | RunSnapshot]) -> None:
+        if self._store is None:
+            return
+        self._unwritten.extend(entries)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            # Outside of a loop nothing can be written; the next run does it.
+            return
+        self._ensure_writer()
+
+    def _ensure_writer(self) -> asyncio.Task[None]:
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+            self._writer.add_done_callback(self._report)
+        return self._writer
+
+    def _report(self, writer: asyncio.Task[None]) -> None:
+        if not writer.cancelled() and (error := writer.exception()) is not None:
+            _log.error("what happened in run %s could not be stored", self.run_id, exc_info=error)
+
+    async def _write(self) -> None:
+        while self._unwritten:
+            written = await self._write_alike()
+            # What the store did not take is still in line, so that it is not lost if the store takes it later.
+            for _ in range(written):
+                self._unwritten.popleft()
+
+    async def _write_alike(self) -> int:
+        """Write the events in front, or the last of the snapshots in front, and give the number of entries."""
+        store = cast("RunStore", self._store)
+        snapshots: list[RunSnapshot] = []
+        for entry in self._unwritten:
+            if not isinstance(entry, RunSnapshot):
+                break
+            snapshots.append(entry)
+        if snapshots:
+            await store.save_snapshot(self.run_id, snapshots[-1])
+            return len(snapshots)
+        events: list[Event] = []
+        for entry in self._unwritten:
+            if isinstance(entry, RunSnapshot):
+                break
+            events.append(entry)
+        await store.append_event(self.run_id, *events)
+        return len(events)
+
+
+def _tell(listener: Callable[[Event], None], event: Event) -> None:
+    try:
+        listener(event)
+    # A listener that fails is its own loss, not the run's.
+    except Exception:  # noqa: BLE001
+        _log.exception("a listener of a run failed")

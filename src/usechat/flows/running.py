@@ -1,0 +1,157 @@
+"""The nodes of a run that are on their way: their invocations and their inboxes."""
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from usechat.flows.context import CancelReason, Inbox, NodeContext, NodeFunction, State
+from usechat.flows.expressions import ExpressionError, Scope
+from usechat.flows.invocation import Done, Failed, Invocation, Outcome, Stopped
+from usechat.flows.plan import PlannedEdge, PlannedNode
+from usechat.flows.scheduling import Command, Event, Schedule
+
+__all__ = ["RESUME_MESSAGE", "Ended", "NodeRuns"]
+
+RESUME_MESSAGE: Final = "continue"
+"""What an interrupted node is told when its run goes on and nobody said anything else."""
+
+
+class Ended(Struct, frozen=True):
+    """How a node ended, and the event that is still to be told of it."""
+
+    outcome: Outcome
+    run_id: str
+    event: Event | None
+
+
+class NodeRuns:
+    """Runs the nodes of one schedule, once or for each item; `halting` asks whether to begin another one."""
+
+    def __init__(
+        self,
+        functions: Mapping[str, NodeFunction],
+        schedule: Schedule,
+        *,
+        emit: Callable[[Mapping[str, Any]], None],
+        dispatch: Callable[[Command], None],
+        halting: Callable[[], bool],
+    ) -> None:
+        self.resume_message: str | None = None
+        self._functions = functions
+        self._schedule = schedule
+        self._emit = emit
+        self._dispatch = dispatch
+        self._halting = halting
+        self._state = State(schedule.run.state)
+        self._invocations: dict[str, Invocation] = {}
+        self._interrupted: set[str] = set()
+        self._inboxes: dict[str, Inbox] = {}
+        for command in schedule.run.inbox:
+            if "runId" in command:
+                self.inbox(command["runId"]).put(command)
+
+    def inbox(self, run_id: str) -> Inbox:
+        return self._inboxes.setdefault(run_id, Inbox())
+
+    def unread(self) -> list[Command]:
+        return [command for inbox in self._inboxes.values() for command in inbox.pending()]
+
+    def waiting(self) -> list[str]:
+        return [run_id for run_id in self._invocations if self._inboxes[run_id].waiting]
+
+    def interrupt(self, reason: CancelReason) -> None:
+        for invocation in tuple(self._invocations.values()):
+            invocation.interrupt(reason)
+
+    def recover(self) -> None:
+        """Let the nodes that an earlier run was interrupted in run again."""
+        status = self._schedule.run.node_status
+        self._interrupted = {name for name in status if status[name] == "running"}
+        status.update(dict.fromkeys(self._interrupted, "pending"))
+
+    async def run(self, node: PlannedNode) -> Ended:
+        """Run the node to its end.
+
+        Raises:
+            FlowError: what it is to be run for each of is not an array, or its condition failed.
+        """
+        edge = self._schedule.for_each(node)
+        if edge is not None:
+            return await self._run_items(node, edge)
+        run_id, message = self._identify(node)
+        return await self._invoke(node, run_id, self._schedule.scope(), message)
+
+    def _identify(self, node: PlannedNode) -> tuple[str, str | None]:
+        if node.node.id not in self._interrupted:
+            return str(uuid.uuid4()), None
+        self._interrupted.discard(node.node.id)
+        # A single inbox that was not read is the interrupted node's, which then keeps its run id.
+        unread = {command["runId"] for command in self.unread()}
+        run_id = unread.pop() if len(unread) == 1 else str(uuid.uuid4())
+        message = self.resume_message or RESUME_MESSAGE
+        self._dispatch({"type": "send", "runId": run_id, "message": message})
+        return run_id, message
+
+    async def _run_items(self, node: PlannedNode, edge: PlannedEdge) -> Ended:
+        self._interrupted.discard(node.node.id)
+        iterations: list[dict[str, Any]] = []
+        items = self._schedule.items(edge)
+        for number, item in enumerate(items):
+            scope = self._item_scope(edge, item, number, len(items))
+            if not self._schedule.wanted(node, scope):
+                iterations.append({"item": item, "skipped": True})
+                continue
+            ended = await self._invoke(node, str(uuid.uuid4()), scope, None)
+            if ended.event is None or isinstance(ended.outcome, Stopped):
+                return ended
+            self._emit(ended.event)
+            if isinstance(ended.outcome, Failed) and not node.node.policy.continue_on_error:
+                return Ended(ended.outcome, ended.run_id, None)
+            iterations.append({"item": item, **_result(ended.outcome)})
+        return Ended(Done({"iterations": iterations}), "", None)
+
+    def _item_scope(self, edge: PlannedEdge, item: Any, number: int, count: int) -> Scope:
+        name = edge.edge.for_each.name if edge.edge.for_each else ""
+        return self._schedule.scope(
+            {name: item}, iteration=number, first=number == 0, last=number == count - 1, maxIterations=count
+        )
+
+    async def _invoke(self, node: PlannedNode, run_id: str, scope: Scope, message: str | None) -> Ended:
+        if self._halting():
+            return Ended(Stopped(), run_id, None)
+
+        def new_context() -> NodeContext:
+            return NodeContext(
+                node_id=node.node.id,
+                run_id=run_id,
+                emit=self._emit,
+                state=self._state,
+                inbox=self.inbox(run_id),
+                sessions=self._schedule.run.agent_sessions,
+                resume_message=message,
+            )
+
+        invocation = Invocation(self._functions[node.node.type], new_context, node.node.policy)
+        self._invocations[run_id] = invocation
+        self._emit({"type": "node:start", "nodeId": node.node.id, "runId": run_id})
+        try:
+            outcome = await invocation.run(node.input(scope))
+        except ExpressionError as error:
+            outcome = Failed(str(error))
+        finally:
+            del self._invocations[run_id]
+        return self._ended(node, run_id, outcome)
+
+    def _ended(self, node: PlannedNode, run_id: str, outcome: Outcome) -> Ended:
+        if isinstance(outcome, Stopped):
+            return Ended(outcome, run_id, None)
+        del self._inboxes[run_id]
+        kind = "node:complete" if isinstance(outcome, Done) else "node:error"
+        event = {"type": kind, "nodeId": node.node.id, "runId": run_id, **_result(outcome)}
+        return Ended(outcome, run_id, event)
+
+
+def _result(outcome: Done | Failed) -> dict[str, Any]:
+    return {"output": outcome.output} if isinstance(outcome, Done) else {"error": outcome.error}

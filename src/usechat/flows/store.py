@@ -1,0 +1,114 @@
+"""What is kept of runs: their events, numbered from 1, and their last snapshot."""
+
+from typing import Any, Protocol
+
+import msgspec
+from sqlalchemy import Column, Connection, Integer, Table, Text, func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from usechat.database import Database, metadata
+from usechat.flows.scheduling import Event, RunSnapshot
+
+__all__ = ["DatabaseRunStore", "MemoryRunStore", "RunStore"]
+
+_EVENTS = Table(
+    "usechat_run_events",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("event", Text, nullable=False),
+)
+_SNAPSHOTS = Table(
+    "usechat_run_snapshots",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("snapshot", Text, nullable=False),
+)
+_INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+class RunStore(Protocol):
+    """Where runs are kept, by the id of the run. One process at a time writes a run."""
+
+    async def append_event(self, run_id: str, *events: Event) -> None:
+        """Keep events, all or none, with the next sequence numbers of the run."""
+        ...
+
+    async def save_snapshot(self, run_id: str, snapshot: RunSnapshot) -> None:
+        """Keep the snapshot in place of an earlier one."""
+        ...
+
+    async def load_snapshot(self, run_id: str) -> RunSnapshot | None: ...
+
+    async def load_events(self, run_id: str, after: int = 0) -> list[Event]:
+        """Give the events whose sequence number is greater than `after`."""
+        ...
+
+
+class MemoryRunStore:
+    """Runs that are gone with the process."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, list[bytes]] = {}
+        self._snapshots: dict[str, bytes] = {}
+
+    async def append_event(self, run_id: str, *events: Event) -> None:
+        self._events.setdefault(run_id, []).extend(msgspec.json.encode(event) for event in events)
+
+    async def save_snapshot(self, run_id: str, snapshot: RunSnapshot) -> None:
+        self._snapshots[run_id] = msgspec.json.encode(snapshot)
+
+    async def load_snapshot(self, run_id: str) -> RunSnapshot | None:
+        stored = self._snapshots.get(run_id)
+        return None if stored is None else _read_snapshot(run_id, stored)
+
+    async def load_events(self, run_id: str, after: int = 0) -> list[Event]:
+        return [msgspec.json.decode(event) for event in self._events.get(run_id, [])[after:]]
+
+
+class DatabaseRunStore:
+    """Runs in a database; each call is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def append_event(self, run_id: str, *events: Event) -> None:
+        bodies = [msgspec.json.encode(event).decode() for event in events]
+        if bodies:
+            await self._database.run(lambda connection: _append(connection, run_id, bodies))
+
+    async def save_snapshot(self, run_id: str, snapshot: RunSnapshot) -> None:
+        body = msgspec.json.encode(snapshot).decode()
+        await self._database.run(lambda connection: _save(connection, run_id, body))
+
+    async def load_snapshot(self, run_id: str) -> RunSnapshot | None:
+        query = select(_SNAPSHOTS.c.snapshot).where(_SNAPSHOTS.c.run_id == run_id)
+        stored = await self._database.run(lambda connection: connection.execute(query).scalar())
+        return None if stored is None else _read_snapshot(run_id, stored)
+
+    async def load_events(self, run_id: str, after: int = 0) -> list[Event]:
+        query = select(_EVENTS.c.event).where(_EVENTS.c.run_id == run_id, _EVENTS.c.seq > after)
+        rows = await self._database.run(lambda connection: connection.execute(query.order_by(_EVENTS.c.seq)).all())
+        return [msgspec.json.decode(row.event) for row in rows]
+
+
+def _read_snapshot(run_id: str, stored: str | bytes) -> RunSnapshot:
+    try:
+        return msgspec.json.decode(stored, type=RunSnapshot)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"The stored snapshot of run {run_id!a} is broken: {error}") from error
+
+
+def _append(connection: Connection, run_id: str, bodies: list[str]) -> None:
+    last = select(func.max(_EVENTS.c.seq)).where(_EVENTS.c.run_id == run_id)
+    first = (connection.execute(last).scalar() or 0) + 1
+    rows: list[dict[str, Any]] = [
+        {"run_id": run_id, "seq": seq, "event": body} for seq, body in enumerate(bodies, first)
+    ]
+    connection.execute(insert(_EVENTS), rows)
+
+
+def _save(connection: Connection, run_id: str, body: str) -> None:
+    new = _INSERT[connection.dialect.name](_SNAPSHOTS).values(run_id=run_id, snapshot=body)
+    replaced = {"snapshot": new.excluded.snapshot}
+    connection.execute(new.on_conflict_do_update(index_elements=[_SNAPSHOTS.c.run_id], set_=replaced))

@@ -1,0 +1,333 @@
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Generator
+from typing import Any
+
+import pytest
+
+from flows.play import Play, flow, node
+from usechat import Chat, Reasoning, ToolCall, ToolError, ToolResult
+from usechat.flows import agent_node
+from usechat.protocol.chunks import Error, MessageMetadata
+from usechat.protocol.writer import MessageWriter
+from usechat.sources.plain import PlainEvent
+
+pytestmark = pytest.mark.anyio
+
+
+async def play_agent(agent: Any, **value: Any) -> Play:
+    play = Play(flow([node("a", "agent", value or {"prompt": "Hi"})]), {"agent": agent_node(agent)})
+    await play.run()
+    return play
+
+
+def told(play: Play, kind: str) -> list[dict[str, Any]]:
+    left_out = ("timestamp", "nodeId", "runId", "durationMs", "type")
+    return [
+        {name: value for name, value in event.items() if name not in left_out}
+        for event in play.events
+        if event["type"] == kind
+    ]
+
+
+async def test_the_output_is_the_last_block_of_text_with_what_it_took():
+    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+        yield "Let me look."
+        yield ToolCall("c", "look", {})
+        yield ToolResult("c", None)
+        yield "It is "
+        yield "blue."
+        chat.write.metadata({"usage": {"inputTokens": 1, "outputTokens": 1}})
+        chat.write.metadata({"usage": {"inputTokens": 12, "outputTokens": 34, "totalTokens": 46}})
+
+    play = await play_agent(agent)
+    snapshot = play.runtime.snapshot()
+    output = snapshot.outputs["a"]
+    assert output.pop("durationMs") >= 0
+    usage = {"inputTokens": 12, "outputTokens": 34}
+    session = snapshot.agent_sessions["a"]
+    assert output == {"text": "It is blue.", "usage": usage, "sessionId": session, "numTurns": 1}
+    assert told(play, "agent:complete") == [{"result": "It is blue.", "usage": usage, "numTurns": 1}]
+    assert told(play, "agent:tool") == [{"toolName": "look", "toolInput": {}, "toolOutput": None}]
+
+
+async def test_the_agent_sees_its_prompt_its_session_and_the_rest_of_the_input():
+    seen: list[Any] = []
+
+    async def agent(chat: Chat) -> str:
+        seen.append((chat.id, chat.text, [message.role for message in chat.messages], chat.request.body, chat.user))
+        return "ok"
+
+    play = await play_agent(agent, prompt="What?", tone="kind")
+    session = play.runtime.snapshot().agent_sessions["a"]
+    assert seen == [(session, "What?", ["user"], {"tone": "kind"}, None)]
+
+
+async def test_the_agent_may_be_given_messages_of_both_kinds():
+    seen: list[Any] = []
+
+    async def agent(chat: Chat) -> None:
+        seen.append([chat.text, *((message.id, message.role, message.text) for message in chat.messages)])
+
+    parts = [{"type": "text", "text": "And "}, {"type": "text", "text": "now?"}]
+    given = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello."},
+        {"id": "u2", "role": "user", "parts": parts},
+    ]
+    play = await play_agent(agent, messages=given)
+    text, *messages = seen[0]
+    assert (text, messages[-1]) == ("And now?", ("u2", "user", "And now?"))
+    assert [message[1:] for message in messages[:-1]] == [
+        ("system", "Be brief."),
+        ("user", "Hi"),
+        ("assistant", "Hello."),
+    ]
+    assert told(play, "agent:start")[0]["prompt"] == given
+    assert play.runtime.snapshot().outputs["a"]["text"] == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"tone": "kind"}, "An agent node needs a prompt or messages in its input."),
+        ({"prompt": 7}, "An agent node needs a prompt or messages in its input."),
+        ({"prompt": "a", "messages": []}, "An agent node takes either a prompt or messages, not both."),
+        ({"messages": ["a"]}, "A message of an agent node has a role, and a text as its content or parts."),
+    ],
+)
+async def test_an_input_that_asks_nothing_fails_the_node(value: dict[str, Any], problem: str):
+    async def agent(_chat: Chat) -> str:
+        return "never"
+
+    play = await play_agent(agent, **value)
+    assert play.lines()[1:] == ["node:start a", f"node:error a {problem}", "flow:complete failed"]
+
+
+def sync_agent(chat: Chat) -> Generator[PlainEvent]:
+    chat.write.text("from a ")
+    yield "thread"
+
+
+async def write_agent(chat: Chat) -> None:
+    chat.write.text("from a ")
+    chat.write.text("thread")
+
+
+class Stream:
+    """An async iterable that is not a generator."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._left = ["from a ", "thread"]
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> str:
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop(0)
+
+
+@pytest.mark.parametrize("agent", [sync_agent, write_agent, Stream])
+async def test_every_kind_of_agent_is_run(agent: Any):
+    play = await play_agent(agent)
+    assert play.lines("agent:text") == [
+        "agent:text:delta a from a ",
+        "agent:text:delta a thread",
+        "agent:text a from a thread",
+    ]
+
+
+async def test_what_an_agent_writes_in_a_thread_is_told_in_the_thread_of_the_loop():
+    heard: set[int] = set()
+    play = Play(flow([node("a", "agent", {"prompt": "Hi"})]), {"agent": agent_node(sync_agent)})
+    play.runtime.on_event(lambda _event: heard.add(threading.get_ident()))
+    await play.run()
+    assert heard == {threading.get_ident()}
+
+
+async def test_what_an_agent_writes_after_its_end_is_dropped():
+    kept: list[Chat] = []
+
+    async def agent(chat: Chat) -> None:
+        kept.append(chat)
+
+    play = await play_agent(agent)
+    kept[0].write.text("late")
+    assert play.lines("agent:text") == []
+
+
+async def test_something_that_is_no_agent_fails_the_node():
+    play = await play_agent(lambda _chat: 7)  # pyright: ignore[reportUnknownLambdaType]
+    assert play.lines()[-2] == "node:error a An agent is a generator or a coroutine, but this one returned int."
+
+
+async def test_a_tool_that_fails_is_told_with_its_error_and_the_agent_goes_on():
+    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+        yield ToolCall("c", "read", {"path": "x"})
+        yield ToolResult("c", "half", preliminary=True)
+        yield ToolError("c", "EACCES")
+        yield "I could not."
+
+    play = await play_agent(agent)
+    about = {"toolName": "read", "toolInput": {"path": "x"}}
+    assert told(play, "agent:tool") == [{**about, "toolOutput": {"error": "EACCES"}, "error": "EACCES"}]
+    assert play.lines()[-1] == "flow:complete complete"
+
+
+async def test_a_call_that_never_became_one_and_a_call_that_was_denied_are_told_as_failed():
+    async def agent(chat: Chat) -> None:
+        chat.write.tool_input_error("c1", "read", {"path": 1}, "path must be a text")
+        chat.write.tool_input("c2", "delete", {})
+        chat.write.approval_request("c2")
+        chat.write.tool_denied("c2")
+
+    play = await play_agent(agent)
+    assert play.lines("agent:tool") == [
+        "agent:tool a read path must be a text",
+        "agent:tool a delete The call was denied.",
+    ]
+
+
+async def test_a_call_without_a_result_has_failed_at_the_end():
+    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+        yield ToolCall("c", "ask_browser", {"q": 1})
+
+    play = await play_agent(agent)
+    error = "The call ended without a result."
+    about = {"toolName": "ask_browser", "toolInput": {"q": 1}}
+    assert told(play, "agent:tool") == [{**about, "toolOutput": {"error": error}, "error": error}]
+    assert play.lines()[-4:] == [
+        f"agent:tool a ask_browser {error}",
+        "agent:complete a",
+        "node:complete a",
+        "flow:complete complete",
+    ]
+
+
+async def test_an_error_chunk_fails_the_node():
+    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+        yield "So "
+        yield Error("rate limit")
+
+    play = await play_agent(agent)
+    assert play.lines()[-3:] == ["agent:error a rate limit", "node:error a rate limit", "flow:complete failed"]
+
+
+async def test_an_event_that_cannot_be_used_is_logged_and_left_out(caplog: pytest.LogCaptureFixture):
+    async def agent(_chat: Chat) -> AsyncGenerator[Any]:
+        yield 7
+        yield "fine"
+
+    play = await play_agent(agent)
+    assert play.lines("agent:text:") == ["agent:text:delta a fine"]
+    assert [record.message for record in caplog.records] == ["node a: An agent cannot yield a value of type int."]
+
+
+async def test_what_is_sent_while_the_agent_answers_is_answered_after_it():
+    asked: list[list[str]] = []
+    sent = asyncio.Event()
+
+    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+        asked.append([message.text for message in chat.messages])
+        yield f"To {chat.text}"
+        await sent.wait()
+        chat.write.metadata({"usage": {"inputTokens": 2, "outputTokens": 3}})
+
+    play = Play(flow([node("a", "agent", {"prompt": "one"})]), {"agent": agent_node(agent)})
+    run = asyncio.create_task(play.run())
+    run_id = (await play.until("agent:text:delta a To one"))["runId"]
+    play.runtime.dispatch({"type": "send", "runId": run_id, "message": "two"})
+    play.runtime.dispatch({"type": "reply", "runId": run_id, "promptId": "p", "content": "three"})
+    sent.set()
+    output = (await run).outputs["a"]
+    assert asked == [["one"], ["one", "To one", "two", "three"]]
+    assert (output["text"], output["numTurns"]) == ("To three", 2)
+    assert output["usage"] == {"inputTokens": 4, "outputTokens": 6}
+    assert play.lines("agent:start", "agent:complete") == ["agent:start a", "agent:complete a"]
+
+
+async def test_an_agent_that_is_resumed_without_a_message_answers_its_prompt_again():
+    asked: list[str] = []
+
+    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+        asked.append(chat.text)
+        yield "So"
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+
+    play = Play(flow([node("a", "agent", {"prompt": "Hi"})]), {"agent": agent_node(agent)})
+    play.on("agent:text:delta a So", lambda _: play.runtime.dispatch({"type": "pause"}))
+    await play.run()
+    await play.run()
+    assert asked == ["Hi", "Hi"]
+
+
+async def test_the_chat_says_that_it_is_stopping_and_the_agent_is_closed():
+    seen: list[Any] = []
+
+    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+        try:
+            yield "So"
+            await asyncio.Event().wait()
+        finally:
+            seen.append(chat.stopping.is_set())
+
+    play = Play(flow([node("a", "agent", {"prompt": "Hi"})]), {"agent": agent_node(agent)})
+    play.on("agent:text:delta a So", lambda _: play.runtime.dispatch({"type": "stop"}))
+    await play.run()
+    assert seen == [True]
+
+
+async def test_an_agent_that_waits_for_nothing_still_hears_an_abort():
+    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+        while True:
+            yield "."
+
+    play = Play(flow([node("a", "agent", {"prompt": "Hi"})]), {"agent": agent_node(agent)})
+    run = asyncio.create_task(play.run())
+    await play.until("agent:text:delta a .")
+    play.runtime.dispatch({"type": "stop"})
+    assert (await asyncio.wait_for(run, 5)).status == "aborted"
+
+
+async def test_an_agent_that_takes_too_long_fails_without_an_end_of_its_own():
+    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+        yield "So"
+        await asyncio.Event().wait()
+
+    slow = node("a", "agent", {"prompt": "Hi"}, policy={"timeoutMs": 30})
+    play = Play(flow([slow]), {"agent": agent_node(agent)})
+    await play.run()
+    assert play.lines()[3:] == [
+        "agent:text:delta a So",
+        "node:error a Node execution timed out after 30ms",
+        "flow:complete failed",
+    ]
+
+
+async def test_an_agent_of_another_source_is_run_with_its_mapper():
+    class Words:
+        def __init__(self, writer: MessageWriter) -> None:
+            self._writer = writer
+
+        def map(self, event: dict[str, str]) -> Any:
+            return self._writer.reasoning(event["thought"])
+
+    async def agent(_chat: Chat) -> AsyncGenerator[dict[str, str]]:
+        yield {"thought": "Hm"}
+
+    play = Play(flow([node("a", "agent", {"prompt": "Hi"})]), {"agent": agent_node(agent, Words)})
+    await play.run()
+    assert play.lines("agent:thinking") == ["agent:thinking:delta a Hm", "agent:thinking a Hm"]
+
+
+async def test_metadata_that_is_no_usage_counts_nothing():
+    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+        yield MessageMetadata({"usage": {"inputTokens": "many"}})
+        yield Reasoning("Hm")
+
+    play = await play_agent(agent)
+    assert told(play, "agent:complete")[0]["usage"] == {"inputTokens": 0, "outputTokens": 0}
