@@ -1,0 +1,332 @@
+"""A runtime elsewhere, over the original's WebSocket."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Self
+
+import msgspec
+from msgspec import Struct
+
+from usechat.flows.errors import FlowError
+from usechat.flows.link import Link
+from usechat.flows.scheduling import Command, Event, RunSnapshot, RunStatus
+
+__all__ = ["RemoteRuntime"]
+
+_log = logging.getLogger("usechat")
+
+_MAX_EVENT: Final = 4 * 1024 * 1024
+_COMMANDS: Final = ("send", "reply", "abort", "resume", "pause", "stop")
+_LAST_WORDS: Final = ("agent:paused", "agent:aborted")
+_LOST: Final = "The connection to the remote runtime was lost, so the run was interrupted."
+_NOT_STARTED: Final = "The remote runtime did not start."
+_REFUSED: Final = "The remote runtime did not take the command."
+
+
+class _Call:
+    """A call of `run`: it waits until the run has started, then until it has ended; `halted` if it is not wanted."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.halted = False
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[RunSnapshot] = loop.create_future()
+
+    def start(self) -> None:
+        if not self.started.done():
+            self.started.set_result(None)
+
+    def end(self, snapshot: RunSnapshot) -> None:
+        self.start()
+        if not self.ended.done():
+            self.ended.set_result(snapshot)
+
+    def fail(self, error: FlowError) -> None:
+        waits = self.ended if self.started.done() else self.started
+        if not waits.done():
+            waits.set_exception(error)
+
+
+class _Asked(Struct, frozen=True):
+    """What the other side was asked for and has not begun yet."""
+
+    command: Literal["run", "resume"]
+    before: RunStatus
+
+
+class RemoteRuntime:
+    """The runtime that `url` (`ws://host:port/ws`) serves, as far as its events tell of it.
+
+    It connects when it is run, and leaves when that run is over. After `connect`, or as a context manager, it is there
+    until `aclose`, and connects again whenever the connection is lost, after `first_pause` seconds and then twice as
+    long each time, up to `longest_pause`. The other side repeats nothing, so a connection that is lost in a run is the
+    end of that run here: `run` raises, and the listeners get one `{"type": "runtime:lost"}`. If it goes on elsewhere
+    and tells so, they hear of it again.
+
+    All sockets of one remote runtime see the same run, so it is for one chat at a time.
+    """
+
+    def __init__(
+        self, url: str, *, start_timeout: float = 10.0, first_pause: float = 0.25, longest_pause: float = 30.0
+    ) -> None:
+        """Prepare the runtime.
+
+        Raises:
+            FlowError: the URL is not one of a WebSocket.
+        """
+        self._link = Link(url, hear=self._hear, lost=self._lose, first_pause=first_pause, longest_pause=longest_pause)
+        self._start_timeout = start_timeout
+        self._listeners: list[Callable[[Event], None]] = []
+        self._run = _new_run()
+        self._unsure = True
+        self._asked: _Asked | None = None
+        self._call: _Call | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._ignored: set[str] = set()
+        self._stays = False
+
+    @property
+    def connected(self) -> bool:
+        return self._link.connected
+
+    @property
+    def waiting(self) -> Sequence[str]:
+        """Always empty: no event tells that a node waits."""
+        return ()
+
+    async def connect(self) -> None:
+        """Connect, and stay connected from now on.
+
+        Raises:
+            FlowError: the remote runtime cannot be reached. Nothing is tried again then.
+        """
+        await self._link.open()
+        self._link.lasting = self._stays = True
+
+    async def aclose(self) -> None:
+        """Leave; a run that is open here ends as if the connection were lost."""
+        self._stays = False
+        await self._link.close()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def on_event(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Give the listener each event from now on; the result ends that. One that raises is logged and ignored."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def snapshot(self) -> RunSnapshot:
+        """What the events have told: the status, and the statuses and outputs of nodes; the run id is made up here."""
+        return msgspec.convert(msgspec.to_builtins(self._run), RunSnapshot)
+
+    async def run(self, input: Mapping[str, Any] | None = None) -> RunSnapshot:  # noqa: A002
+        """Run until the flow is complete, paused or aborted.
+
+        A run that is paused goes on, and one that runs is waited for; else a new one is started with the input. The
+        original's socket has no command for that: ours, `{"type": "run", "input"}`, is one that `serve_runtime` knows.
+
+        Raises:
+            FlowError: the remote runtime cannot be reached, does not start, or was lost.
+        """
+        async with self._one_at_a_time:
+            self._call = call = _Call()
+            try:
+                await self._link.open()
+                self._begin(input, call)
+                await self._started(call)
+                return await call.ended
+            finally:
+                self._call = None
+                if not call.ended.done():
+                    self._unask()
+                self._leave_if_over()
+
+    def dispatch(self, command: Command) -> None:
+        """Send a command. What comes of it only the events tell.
+
+        Raises:
+            FlowError: there is no such command, it lacks its `runId`, or there is no connection.
+        """
+        kind = command.get("type")
+        if kind not in _COMMANDS:
+            raise FlowError(f"There is no command {kind!r}.")
+        if kind in ("send", "reply") and not command.get("runId"):
+            raise FlowError("Runtime command missing runId.", remedy="Name the invocation of a node.")
+        if kind in ("abort", "pause", "stop") and self._call is not None:
+            self._call.halted = True
+            if not self.connected:
+                return
+        self._send(command)
+        if kind == "resume" and self._run.status != "running":
+            self._ask("resume")
+
+    def _begin(self, value: Mapping[str, Any] | None, call: _Call) -> None:
+        if call.halted:
+            raise FlowError("The run was stopped before it started.")
+        self._link.lasting = True
+        if self._run.status == "paused":
+            self._send({"type": "resume"})
+            self._ask("resume")
+        elif self._run.status != "running":
+            self._send({"type": "run", "input": dict(value or {})})
+            self._ask("run")
+
+    def _ask(self, command: Literal["run", "resume"]) -> None:
+        self._asked = _Asked(command, self._run.status)
+        if command == "resume":
+            self._run.status = "running"
+
+    async def _started(self, call: _Call) -> None:
+        if self._asked is None:
+            call.start()
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                await call.started
+        except TimeoutError:
+            remedy = "Start the run where the runtime is, if it is not one of usechat."
+            raise FlowError(_NOT_STARTED, remedy=remedy) from None
+
+    def _unask(self) -> None:
+        if self._asked is not None:
+            self._run.status = self._asked.before
+            self._asked = None
+
+    def _send(self, command: Command) -> None:
+        try:
+            frame = msgspec.json.encode({"type": "command", "command": command})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise FlowError("The command cannot be written as JSON.", remedy="Send plain values.") from error
+        self._link.send(frame)
+
+    def _hear(self, frame: bytes) -> None:
+        if len(frame) > _MAX_EVENT:
+            self._ignore("is too large")
+            return
+        try:
+            message = msgspec.json.decode(frame)
+        except (msgspec.DecodeError, RecursionError):
+            self._ignore("is not JSON")
+            return
+        match message:
+            case {"type": "event", "event": {"type": str()} as event}:
+                self._take(event)
+            case {"type": "refused", "command": str(command)}:
+                self._hear_refusal(command)
+            case _:
+                self._ignore("has no event")
+
+    def _ignore(self, what: str) -> None:
+        if what not in self._ignored:
+            self._ignored.add(what)
+            _log.warning("a frame of a remote runtime %s; it and others like it are ignored", what)
+
+    def _hear_refusal(self, command: str) -> None:
+        _log.warning("a remote runtime refused the command %.20r", command)
+        if self._asked is not None and self._asked.command == command:
+            self._unask()
+            if self._call is not None:
+                self._call.fail(FlowError(_REFUSED, remedy="It may be busy with another run."))
+
+    def _take(self, event: Event) -> None:
+        if self._is_of_before(event["type"]):
+            return
+        self._note(event)
+        self._advance(event["type"])
+        self._tell(event)
+
+    def _is_of_before(self, kind: str) -> bool:
+        """Whether the event belongs to another run than the one that was asked for."""
+        asked = self._asked
+        if asked is None or asked.command != "run" or kind == "flow:start":
+            return False
+        halted = self._call is not None and self._call.halted
+        return not (halted and kind in ("flow:aborted", "flow:paused"))
+
+    def _advance(self, kind: str) -> None:
+        match kind:
+            case "flow:start" | "flow:resumed":
+                self._asked = None
+                if self._call is not None:
+                    self._call.start()
+            case "flow:complete" | "flow:paused" | "flow:aborted":
+                self._asked = None
+                if self._call is not None:
+                    self._call.end(self.snapshot())
+                else:
+                    self._leave_if_over()
+            case _:
+                pass
+
+    def _note(self, event: Event) -> None:
+        run = self._run
+        match event:
+            case {"type": "flow:start"}:
+                self._run = _new_run()
+                self._run.status = "running"
+            case {"type": "flow:resumed"}:
+                run.status = "running"
+            case {"type": "flow:paused"}:
+                run.status = "paused"
+            case {"type": "flow:aborted"}:
+                run.status = "aborted"
+            case {"type": "flow:complete"}:
+                run.status = "complete"
+            case {"type": str(kind), "nodeId": str(node_id)} if kind not in _LAST_WORDS:
+                if self._unsure:
+                    run.status = "running"
+                _note_node(run, node_id, event)
+            case _:
+                return
+        self._unsure = False
+
+    def _tell(self, event: Event) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(event)
+            # A listener that fails is its own loss, not the run's.
+            except Exception:  # noqa: BLE001
+                _log.exception("a listener of a run failed")
+
+    def _lose(self) -> None:
+        asked, self._asked, self._unsure = self._asked, None, True
+        if self._run.status != "running" and asked is None:
+            return
+        _log.warning("the connection to a remote runtime was lost in a run")
+        # As far as anybody here can know, it will not be finished.
+        self._run.status = "aborted"
+        self._link.lasting = self._stays
+        self._tell({"type": "runtime:lost"})
+        if self._call is not None:
+            self._call.fail(FlowError(_LOST, remedy="Start a new run."))
+
+    def _leave_if_over(self) -> None:
+        if not self._stays and self._run.status not in ("running", "paused"):
+            self._link.leave()
+
+
+def _new_run() -> RunSnapshot:
+    return RunSnapshot(run_id=str(uuid.uuid4()))
+
+
+def _note_node(run: RunSnapshot, node_id: str, event: Event) -> None:
+    match event["type"]:
+        case "node:start":
+            run.node_status[node_id] = "running"
+        case "node:complete":
+            run.node_status[node_id] = "done"
+            run.outputs[node_id] = event.get("output")
+        case "node:error":
+            run.node_status[node_id] = "failed"
+            run.outputs[node_id] = {"error": event.get("error")}
+        case "node:skipped":
+            run.node_status[node_id] = "done"
+            run.outputs[node_id] = {"skipped": True, "reason": event.get("reason")}
+        case _:
+            pass

@@ -1,0 +1,115 @@
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import msgspec
+import pytest
+
+from flows.elsewhere import NODE, START, converse, hang, parrot, reaches, serving, standing
+from loopback import free_port
+from usechat.flows import agent_node
+from usechat.flows.remote import RemoteRuntime
+from usechat.protocol.chunks import Abort, Chunk, Error, Finish, TextDelta
+from usechat.protocol.messages import UIMessage
+from usechat.protocol.requests import decode_request
+from usechat.transports.open_harness import OpenHarnessChatTransport
+
+pytestmark = pytest.mark.anyio
+
+INTERRUPTED = Error("The run was interrupted before it was finished.")
+
+
+class Page:
+    """A chat with runtimes elsewhere, a new one for each run."""
+
+    def __init__(self, url: str) -> None:
+        self.transport = OpenHarnessChatTransport(lambda: RemoteRuntime(url))
+        self.messages: list[UIMessage] = []
+
+    async def send(self, text: str) -> AsyncGenerator[Chunk, None]:
+        number = len(self.messages)
+        if number:
+            parts = [{"type": "text", "text": "x", "state": "done"}]
+            self.messages.append(UIMessage(id=f"a{number}", role="assistant", parts=parts))
+        self.messages.append(UIMessage(id=f"u{number}", role="user", parts=[{"type": "text", "text": text}]))
+        body = msgspec.json.encode({"id": "c", "messages": self.messages})
+        return await self.transport.send_messages(decode_request(body))
+
+    async def ask(self, text: str) -> list[Chunk]:
+        return await read(await self.send(text))
+
+
+async def read(stream: AsyncIterator[Chunk]) -> list[Chunk]:
+    async with asyncio.timeout(10):
+        return [chunk async for chunk in stream]
+
+
+async def read_until(stream: AsyncIterator[Chunk], text: str) -> None:
+    async with asyncio.timeout(10):
+        async for chunk in stream:
+            if isinstance(chunk, TextDelta) and text in chunk.delta:
+                return
+    raise AssertionError(text)
+
+
+def said(chunks: list[Chunk]) -> str:
+    return "".join(chunk.delta for chunk in chunks if isinstance(chunk, TextDelta))
+
+
+async def test_a_chat_runs_a_flow_elsewhere_for_each_message():
+    async with serving(agent_node(parrot)) as served:
+        page = Page(served.url)
+        for text in ("one", "two"):
+            chunks = await page.ask(text)
+            assert (said(chunks), chunks[-1]) == (f"You said {text}", Finish("stop"))
+        assert len(served.runtimes) == 2
+
+
+async def test_a_message_reaches_the_agent_that_runs_elsewhere():
+    async with serving(converse) as served:
+        page = Page(served.url)
+        await page.send("first")
+        await reaches(lambda: any(event["type"] == "agent:start" for event in served.events))
+        await read_until(await page.send("hello"), "hello")
+        assert (await page.ask("end"))[-1] == Finish("stop")
+        assert served.runtimes[0].snapshot().outputs == {"a": ["hello"]}
+
+
+async def test_a_stop_reaches_the_runtime_elsewhere():
+    async with serving(hang) as served:
+        page = Page(served.url)
+        stream = await page.send("go")
+        await read_until(stream, "Working")
+        await page.transport.stop("c")
+        assert (await read(stream))[-1] == Abort()
+        await reaches(lambda: served.runtimes[0].snapshot().status == "aborted")
+
+
+async def test_a_chat_is_shown_nothing_of_another_one_that_keeps_the_runtime_busy():
+    async with serving(hang) as served:
+        await read_until(await Page(served.url).send("go"), "Working")
+        others = await Page(served.url).ask("go")
+        assert (said(others), type(others[-1])) == ("", Error)
+        assert [runtime.snapshot().status for runtime in served.runtimes] == ["running"]
+
+
+async def test_a_lost_runtime_ends_the_turn_with_a_clear_error_and_the_next_message_runs_anew():
+    async with standing() as harness:
+        page = Page(harness.url)
+        for _ in range(2):
+            stream = await page.send("go")
+            assert (await harness.command())["type"] == "run"
+            text = {"type": "agent:text:delta", "nodeId": "a", "runId": "r", "content": "Working"}
+            await harness.say(START, NODE, text)
+            await read_until(stream, "Working")
+            harness.die()
+            assert (await read(stream))[-1] == INTERRUPTED
+
+
+async def test_a_runtime_that_is_not_there_ends_the_turn_with_an_error_without_secrets(
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.DEBUG, "usechat")
+    page = Page(f"ws://me:hunter2@127.0.0.1:{free_port()}/ws")
+    assert (await page.ask("go"))[-1] == Error("The runtime could not run the flow.")
+    assert "hunter2" not in caplog.text

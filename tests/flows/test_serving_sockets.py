@@ -1,0 +1,141 @@
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Origin
+
+from flows.elsewhere import Served, hang, listening, reaches, serving
+from usechat.flows import NodeContext, NodeFunction
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def client(served: Served, **options: Any) -> AsyncGenerator[ClientConnection, None]:
+    async with connect(served.url, **options) as connection:
+        yield connection
+
+
+async def heard(connection: ClientConnection) -> Any:
+    return json.loads(await asyncio.wait_for(connection.recv(), 5))
+
+
+async def test_the_frames_are_the_envelopes_of_the_original():
+    async with serving(hang) as served, client(served) as connection:
+        await connection.send('{"type":"command","command":{"type":"run"}}')
+        for event in ("flow:start", "node:start", "agent:text"):
+            frame = await heard(connection)
+            assert (frame["type"], frame["event"]["type"], list(frame)) == ("event", event, ["type", "event"])
+        await connection.send(b'{"type":"command","command":{"type":"abort","resumable":true}}')
+        assert [(await heard(connection))["event"]["type"] for _ in range(2)] == ["command:received", "flow:paused"]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "{",
+        "",
+        "null",
+        "[" * 100_000,
+        b"\xff",
+        '{"type":"command"}',
+        '{"type":"command","command":{"type":1}}',
+        '{"a":1}',
+    ],
+)
+async def test_a_frame_that_is_no_command_is_ignored(frame: str | bytes):
+    async with serving(hang) as served, client(served) as connection:
+        for _ in range(2):
+            await connection.send(frame)
+        await connection.send('{"type":"command","command":{"type":"run","input":{}}}')
+        assert (await heard(connection))["event"]["type"] == "flow:start"
+
+
+@pytest.mark.parametrize("command", [{"type": "run", "input": []}, {"type": "dance"}, {"type": "send", "message": "x"}])
+async def test_a_command_that_cannot_be_taken_costs_nobody_the_connection(command: dict[str, Any]):
+    async with serving(hang) as served, client(served) as connection:
+        await connection.send(json.dumps({"type": "command", "command": command}))
+        await connection.send('{"type":"command","command":{"type":"run"}}')
+        frames = [await heard(connection)]
+        while frames[-1].get("event", {}).get("type") != "flow:start":
+            frames.append(await heard(connection))
+        assert {"type": "refused", "command": command["type"]} in frames
+
+
+async def test_a_run_is_not_resumed_while_it_runs():
+    async with serving(hang) as served, client(served) as connection:
+        await connection.send('{"type":"command","command":{"type":"run"}}')
+        while (await heard(connection))["event"]["type"] != "agent:text":
+            pass
+        await connection.send('{"type":"command","command":{"type":"resume"}}')
+        assert await heard(connection) == {"type": "refused", "command": "resume"}
+
+
+async def test_other_paths_plain_requests_and_pages_are_turned_away():
+    async with serving(hang, origins=["https://ops.example"]) as served:
+        web = served.url.replace("ws:", "http:")
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(web)).status_code == 426
+            assert (await http.get(web.removesuffix("ws"))).status_code == 404
+            assert (await http.get(f"{web}/more")).status_code == 404
+        for url, origin, status in (
+            (served.url, "https://evil.example", 403),
+            (served.url, web.removesuffix("/ws"), 403),
+            (f"{served.url}s", None, 404),
+        ):
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(url, origin=None if origin is None else Origin(origin))
+            assert refused.value.response.status_code == status
+        async with connect(f"{served.url}?x=1", origin=Origin("https://ops.example")) as connection:
+            await connection.send('{"type":"command","command":{"type":"run"}}')
+            assert (await heard(connection))["event"]["type"] == "flow:start"
+
+
+@asynccontextmanager
+async def stuck(served: Served) -> AsyncGenerator[ClientConnection, None]:
+    """A client whose machine takes little more than what the client reads."""
+    with socket.socket() as taking:
+        taking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        taking.setblocking(False)
+        host, port = served.url.removeprefix("ws://").removesuffix("/ws").split(":")
+        await asyncio.get_running_loop().sock_connect(taking, (host, int(port)))
+        async with client(served, sock=taking, max_queue=1, compression=None, close_timeout=0.1) as connection:
+            yield connection
+
+
+def shouting(megabytes: int) -> NodeFunction:
+    async def shout(context: NodeContext, _value: dict[str, Any]) -> None:
+        for number in range(megabytes * 16):
+            context.emit({"type": "agent:text:delta", "content": f"{number:<65536}"})
+            await asyncio.sleep(0)
+
+    return shout
+
+
+async def test_a_client_that_does_not_read_is_cut_off_and_holds_up_nobody():
+    async with serving(shouting(24)) as served, stuck(served) as slow, listening(served.url) as ears:
+        assert (await ears.runtime.run()).status == "complete"
+        assert ears.events == served.events
+        with suppress(ConnectionClosed):
+            while True:
+                await slow.recv()
+        assert slow.close_code == 1006
+
+
+async def test_a_server_ends_although_a_client_takes_nothing():
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as server, AsyncExitStack() as page:
+        served = await server.enter_async_context(serving(shouting(6)))
+        slow = await page.enter_async_context(stuck(served))
+        await slow.send('{"type":"command","command":{"type":"run"}}')
+        await reaches(lambda: len(served.events) > 1 and served.events[-1]["type"] == "flow:complete")
+        began = loop.time()
+        await server.aclose()
+        assert loop.time() - began < 8
