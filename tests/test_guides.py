@@ -44,12 +44,14 @@ def call(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False).stdout
 
 
-def test_the_app_of_the_open_harness_guide_is_one(tmp_path: Path) -> None:
+def test_the_apps_of_the_open_harness_guide_are_apps(tmp_path: Path) -> None:
     guide = (GUIDES / "open-harness.md").read_text(encoding="utf-8")
     for _, block in BLOCK.findall(guide):
         if named := FILE.match(block):
             (tmp_path / named[1]).write_text(block, encoding="utf-8")
-    (app,) = [block for _, block in BLOCK.findall(guide) if "create_app" in block]
-    (tmp_path / "app.py").write_text(f"{app}\nprint([route.path for route in app.routes])\n", encoding="utf-8")
-    printed = subprocess.run([sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "'/api/chat'" in printed.stdout
+    apps = [block for _, block in BLOCK.findall(guide) if "create_app" in block]
+    assert len(apps) == 2
+    for app in apps:
+        (tmp_path / "app.py").write_text(f"{app}\nprint([route.path for route in app.routes])\n", encoding="utf-8")
+        printed = subprocess.run([sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert "'/api/chat'" in printed.stdout

@@ -279,9 +279,7 @@ async def test_whoever_comes_back_reads_the_turn_from_its_beginning() -> None:
 async def test_a_flow_that_cannot_go_on_ends_in_a_masked_error(caplog: pytest.LogCaptureFixture) -> None:
     loop = {**FLOW, "edges": [{"from": "a", "to": "a", "maxIterations": 2}]}
     chunks = await Page(OpenHarnessChatTransport(flows(parrot, loop))).ask(user("one"))
-    last = chunks[-1]
-    assert isinstance(last, Error)
-    assert last.error_text.startswith("Something went wrong. (Error ")
+    assert chunks[-1] == Error("The runtime could not run the flow.")
     assert "exceeded 2" in caplog.text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from usechat.errors import UsechatError
-from usechat.flows import Event, Runtime
+from usechat.flows import Event, FlowError, Runtime
 from usechat.protocol.messages import UIMessage
 from usechat.sources.open_harness import OpenHarnessMapper
 from usechat.stream import Unused, map_event
@@ -81,15 +81,18 @@ class FlowSession:
         """Wait until the mapper has ended or nothing more can come.
 
         Raises:
-            Exception: what the run raised.
+            RefusalError: the flow cannot go on, or the runtime is not there.
         """
         waits = asyncio.create_task(ended.wait())
         try:
             await asyncio.wait([waits] if self._run is None else [waits, self._run], return_when="FIRST_COMPLETED")
         finally:
             waits.cancel()
-        if not ended.is_set() and self._run is not None:
-            self._run.result()
+        if not ended.is_set() and self._run is not None and self._run.done():
+            try:
+                self._run.result()
+            except FlowError as error:
+                raise RefusalError("The runtime could not run the flow.") from error
 
     async def _wound_down(self) -> None:
         """A run says that it is paused before its nodes have stopped."""
@@ -111,9 +114,9 @@ class FlowSession:
         self._run.add_done_callback(self._ran)
 
     def _ran(self, run: asyncio.Task[Any]) -> None:
-        # A turn that is gone cannot raise what the run raises.
+        # What the user reads of it says nothing, and the turn may be gone.
         if not run.cancelled() and run.exception() is not None:
-            _log.info("the run of a flow failed: %s", type(run.exception()).__name__)
+            _log.error("the run of a flow failed", exc_info=run.exception())
         self._on_end(self)
 
     def _dispatch(self, command: dict[str, Any]) -> None:
