@@ -27,6 +27,7 @@ REPLACED: Final = "replaced"
 
 _P = ParamSpec("_P")
 _YIELD_AFTER: Final = 32 * 1024
+_TAIL: Final = 64 * 1024
 _OUTCOMES: Final[dict[str, Outcome]] = {"ended": "done", "failed": "error"}
 
 
@@ -69,7 +70,7 @@ class Turn:
         # A client that counts must not take the index of one turn for that of another.
         self._frame = f"id: {self.mark}.%d\ndata: %b\n\n".encode()
         self._fold = Fold(continues)
-        self._folded = 0
+        self._folded = self._folded_size = 0
         self._replay = b""
         self._limits = limits
         self._explain = explain
@@ -138,13 +139,15 @@ class Turn:
         await asyncio.shield(self._settled)
 
     def replayed(self) -> tuple[bytes, int]:
-        """The message so far as frames, folded, and the index of the last chunk that they hold."""
+        """The message so far as frames, folded, and the index of the last chunk that they hold.
+
+        What came since the last fold is left to be read from the log, as long as that is little.
+        """
         with self.lock:
-            frames = self.log.frames
-            if self._folded != len(frames) or not self._replay:
-                for frame in frames[self._folded :]:
+            if not self._replay or self.log.size - self._folded_size > max(_TAIL, len(self._replay) // 4):
+                for frame in self.log.frames[self._folded :]:
                     self._fold.add(decode_chunk(payload_of(frame)).chunk)
-                self._folded = len(frames)
+                self._folded, self._folded_size = len(self.log.frames), self.log.size
                 self._replay = b"".join(encode_event(encode_chunk(chunk)) for chunk in self._told())
             return self._replay, self._folded
 
