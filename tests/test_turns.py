@@ -1,6 +1,6 @@
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -12,6 +12,7 @@ from usechat.errors import MappingError
 from usechat.protocol.chunks import (
     Abort,
     Chunk,
+    Data,
     Error,
     Finish,
     FinishStep,
@@ -31,7 +32,7 @@ from usechat.protocol.codec import decode_chunk
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.sse import SseDecoder
 from usechat.protocol.writer import MessageWriter
-from usechat.sources.plain import Reasoning, ToolCall, ToolError, ToolResult
+from usechat.sources.plain import PlainEvent, Reasoning, ToolCall, ToolError, ToolResult
 from usechat.stores import TurnLog
 from usechat.turns import Turn, TurnLimits
 
@@ -43,12 +44,14 @@ FOREVER = TurnLimits(linger=None, idle=None, total=None)
 class Played:
     """One turn of an agent, with what it ended in."""
 
-    def __init__(self, agent: PlainAgent, limits: TurnLimits = FOREVER) -> None:
+    def __init__(
+        self, agent: PlainAgent, limits: TurnLimits = FOREVER, new_id: Callable[[], str] | None = None
+    ) -> None:
         numbers = count(1)
         self.ends: list[tuple[str, list[dict[str, Any]]]] = []
         self.unused: list[str] = []
         self.log = TurnLog("turn", "chat", "")
-        writer = MessageWriter("m", new_id=lambda: f"id-{next(numbers)}")
+        writer = MessageWriter("m", new_id=new_id or (lambda: f"id-{next(numbers)}"))
         self.turn = Turn(self.log, writer, None, limits=limits, explain=lambda error: "masked", on_end=self._end)
         self.chat = Chat(
             id="chat",
@@ -114,6 +117,87 @@ async def test_an_async_generator_is_a_turn() -> None:
     assert played.log.outcome == "done"
     assert played.ends == [("done", [{"type": "step-start"}, {"type": "text", "text": "hello", "state": "done"}])]
     assert [frame.split(b"\n")[0] for frame in played.log.frames[:2]] == [b"id: turn.1", b"id: turn.2"]
+
+
+async def test_texts_that_come_together_are_chunks_of_their_own_in_their_order() -> None:
+    words = [f'{number} %d é "{number}" ' for number in range(300)]
+
+    async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
+        for number, word in enumerate(words):
+            yield word
+            if number == 150:
+                chat.write.data("half", number)
+            if number == 200:
+                yield Reasoning("Hm.")
+        yield ""
+        yield "x" * 1000
+
+    played = Played(agent)
+    chunks = await played.ended()
+    assert [chunk.delta for chunk in chunks if isinstance(chunk, TextDelta)] == [*words, "x" * 1000]
+    kinds = [type(chunk) for chunk in chunks]
+    assert kinds[: kinds.index(Data)].count(TextDelta) == 151
+    assert kinds[: kinds.index(ReasoningStart)].count(TextDelta) == 201
+    numbers = [frame.split(b"\n")[0] for frame in played.log.frames]
+    assert numbers == [f"id: turn.{number}".encode() for number in range(1, len(chunks) + 1)]
+    assert played.log.size == sum(map(len, played.log.frames))
+    texts = [part["text"] for part in played.ends[0][1] if part["type"] == "text"]
+    assert texts == ["".join(words[:201]), "".join(words[201:]) + "x" * 1000]
+
+
+async def test_a_character_that_is_cut_in_two_is_whole_among_texts_that_come_together() -> None:
+    async def agent(chat: Chat) -> AsyncIterator[str]:
+        for text in ("a", "b", "\ud83d", "\ude00", "c"):
+            yield text
+        await asyncio.sleep(0)
+        for text in ("d", "\ud83d", "\ude00", "e"):
+            yield text
+
+    played = Played(agent)
+    await played.ended()
+    assert played.ends[0][1][1]["text"] == "ab😀cd😀e"
+
+
+async def test_a_text_is_in_the_log_when_its_agent_waits_fails_or_is_stopped() -> None:
+    async def fails(chat: Chat) -> AsyncIterator[str]:
+        yield "hello"
+        raise RuntimeError
+
+    played = Played(waits)
+    await played.changed()
+    assert played.chunks == GREETING
+
+    async def agent(chat: Chat) -> AsyncIterator[str]:
+        yield "hello"
+        played.turn.stop()
+        yield "never"
+
+    played = Played(agent)
+    assert await played.ended() == [*GREETING, *CLOSED, Abort()]
+    assert await Played(fails).ended() == [*GREETING, *CLOSED, Error("masked")]
+
+
+async def test_a_thread_that_writes_comes_after_the_texts_before_it() -> None:
+    async def agent(chat: Chat) -> AsyncIterator[str]:
+        for number in range(20):
+            yield f"{number} "
+            thread = threading.Thread(target=chat.write.data, args=("n", number))
+            thread.start()
+            thread.join()
+
+    played = Played(agent)
+    said = [chunk for chunk in await played.ended() if isinstance(chunk, TextDelta | Data)]
+    assert [chunk.delta if isinstance(chunk, TextDelta) else chunk.data for chunk in said] == [
+        value for number in range(20) for value in (f"{number} ", number)
+    ]
+
+
+async def test_a_text_that_cannot_be_written_fails_the_turn() -> None:
+    def new_id() -> str:
+        raise RuntimeError("no more ids")
+
+    played = Played(waits, new_id=new_id)
+    assert await played.ended() == [Start("m"), StartStep(), FinishStep(), Error("masked")]
 
 
 async def test_a_sync_generator_works_in_a_thread_of_its_own() -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Final, ParamSpec, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from usechat.protocol.chunks import Chunk, FinishReason, ToolApprovalResponse
@@ -26,8 +28,12 @@ OnEnd: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
 REPLACED: Final = "replaced"
 
 _P = ParamSpec("_P")
-_YIELD_AFTER: Final = 32 * 1024
+# A text of up to so many characters waits for others, of which up to so many are written together.
+_SHORT: Final = 128
+_TOGETHER: Final = 64
 _TAIL: Final = 64 * 1024
+_DELTA: Final = b'%b%%d\ndata: {"type":"text-delta","id":%b,"delta":%%b}\n\n'
+_encode: Final = msgspec.json.Encoder().encode
 _OUTCOMES: Final[dict[str, Outcome]] = {"ended": "done", "failed": "error"}
 
 
@@ -68,7 +74,13 @@ class Turn:
         self.stopping = asyncio.Event()
         self._reader = MessageReader(continues)
         # A client that counts must not take the index of one turn for that of another.
-        self._frame = f"id: {self.mark}.%d\ndata: %b\n\n".encode()
+        self._id_line = f"id: {self.mark}.".encode()
+        self._frame = self._id_line + b"%d\ndata: %b\n\n"
+        # The text part that the last delta went to: how its frames look, and where its deltas are kept.
+        self._texts: list[str] = []
+        self._flow = ""
+        self._flow_frame = b""
+        self._flow_deltas: list[str] = []
         self._fold = Fold(continues)
         self._folded = self._folded_size = 0
         self._replay = b""
@@ -109,19 +121,59 @@ class Turn:
     def say(self, write: Callable[_P, Iterable[Chunk]], *arguments: _P.args, **options: _P.kwargs) -> None:
         """Append what a method of the writer or a mapper makes to the log; after the end it is not called."""
         with self.lock:
+            if self._texts:
+                self._flush()
             if self.log.outcome is None:
                 self._take(write(*arguments, **options))
 
-    async def breathe(self, size: int) -> int:
-        """Let other tasks run once in a while; `size` is what the last call returned."""
-        if self.log.size - size < _YIELD_AFTER:
-            return size
-        await asyncio.sleep(0)
-        return self.log.size
+    def say_text(self, text: str) -> None:
+        """Say a text, at the latest when the loop gets its turn, and before anything else is said.
+
+        It is for the loop's thread. The short texts of an agent that does not wait are written together, at little more
+        than the price of their bytes.
+        """
+        if len(text) > _SHORT:
+            self.say(self.writer.text, text)
+            return
+        with self.lock:
+            if not self._texts:
+                self._loop.call_soon(self._say_waiting)
+            self._texts.append(text)
+            if len(self._texts) >= _TOGETHER:
+                self._flush()
+
+    def _say_waiting(self) -> None:
+        try:
+            self._flush()
+        # Nobody called who could be told.
+        except Exception as error:  # noqa: BLE001
+            self.fail(self._explain(error))
+
+    def _flush(self) -> None:
+        with self.lock:
+            texts, self._texts = self._texts, []
+            if not texts or self.ended:
+                return
+            part = self.writer.flow("".join(texts)) if all(texts) else None
+            if part is None:
+                self._take(chain.from_iterable(map(self.writer.text, texts)))
+            else:
+                self._add(part, texts)
+
+    def _add(self, part: str, texts: list[str]) -> None:
+        if part != self._flow:
+            self._flow = part
+            self._flow_frame = _DELTA % (self._id_line, _encode(part).replace(b"%", b"%%"))
+            self._flow_deltas = self._reader.deltas_of(part)
+        frame, first = self._flow_frame, len(self.log.frames) + 1
+        self._flow_deltas += texts
+        self.log.extend([frame % (index, _encode(text)) for index, text in enumerate(texts, first)])
+        self._after_writing()
 
     def stop(self, why: str | None = None) -> None:
         """End the turn at once: cancel the agent, keep what it said. `why` is the message of its cancellation."""
         with self.lock:
+            self._flush()
             if self.ended:
                 return
             self._why = why
@@ -131,6 +183,7 @@ class Turn:
     def fail(self, text: str) -> None:
         """End the turn with an error, whose text the user sees."""
         with self.lock:
+            self._flush()
             if not self.ended:
                 self._end(self.writer.fail(text), "error")
 
@@ -187,6 +240,7 @@ class Turn:
 
     def _finish(self) -> None:
         with self.lock:
+            self._flush()
             if not self.ended:
                 self._end(self.writer.finish(self._reason()), "done")
 
@@ -195,8 +249,12 @@ class Turn:
         return "tool-calls" if waits else "stop"
 
     def _take(self, chunks: Iterable[Chunk]) -> None:
+        self._flow = ""
         for chunk in chunks:
             self._append(chunk)
+        self._after_writing()
+
+    def _after_writing(self) -> None:
         if self.writer.state.phase in _OUTCOMES:
             self._end((), _OUTCOMES[self.writer.state.phase])
         elif self.log.size > self._limits.log:

@@ -168,6 +168,23 @@ def test_a_tool_call_from_its_first_letter_to_its_result() -> None:
     ]
 
 
+def test_an_input_that_is_no_json_yet_is_none() -> None:
+    (part,) = parts(ToolInputStart("c", "x"), ToolInputDelta("c", "?"))
+    assert part == {"type": "tool-x", "toolCallId": "c", "state": "input-streaming", "rawInput": "?"}
+
+
+def test_deltas_may_be_added_without_chunks() -> None:
+    reader = MessageReader()
+    for chunk in (TextStart("t"), TextDelta("t", "a")):
+        reader.apply(chunk)
+    deltas = reader.deltas_of("t")
+    deltas += ["b", "c"]
+    assert reader.message.parts[0]["text"] == "abc"
+    deltas.append("d")
+    reader.apply(TextEnd("t"))
+    assert reader.message.parts == [{"type": "text", "text": "abcd", "state": "done"}]
+
+
 def test_input_as_text_is_not_parsed() -> None:
     assert parts(ToolInputStart("c", "x", input_encoding="text"), ToolInputDelta("c", "[1")) == [
         {

@@ -60,6 +60,32 @@ def test_the_first_text_opens_message_step_and_part(writer: MessageWriter) -> No
     assert writer.finish() == [TextEnd("id-1"), FinishStep(), Finish("stop")]
 
 
+def test_a_delta_flows_only_where_the_last_text_stopped(writer: MessageWriter) -> None:
+    assert writer.flow("a") is None
+    writer.text("a")
+    assert (writer.flow("b"), writer.flow("é😀"), writer.flow(""), writer.flow("\ud800")) == (
+        "id-1",
+        "id-1",
+        None,
+        None,
+    )
+    writer.text("\ud83d")
+    assert writer.flow("b") is None
+    writer.text("\ude00")
+    writer.text("c")
+    assert writer.flow("b") == "id-1"
+    for write in (
+        lambda: writer.data("x", 1),
+        lambda: writer.text("a", "another lane"),
+        lambda: writer.reasoning("a"),
+        writer.end_part,
+        writer.finish,
+    ):
+        writer.text("c")
+        write()
+        assert writer.flow("b") is None
+
+
 def test_start_may_bring_metadata_and_later_metadata_follows(writer: MessageWriter) -> None:
     assert writer.start({"model": "x"}) == [Start("m", {"model": "x"})]
     assert writer.start() == []

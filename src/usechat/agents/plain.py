@@ -5,7 +5,7 @@ import inspect
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
 from contextlib import aclosing, closing, suppress
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from usechat.agents.chat import Chat
 from usechat.errors import MappingError
@@ -17,6 +17,11 @@ __all__ = ["PlainAgent", "run_plain"]
 PlainAgent: TypeAlias = Callable[
     [Chat], AsyncIterable[PlainEvent] | Iterable[PlainEvent] | Awaitable[PlainEvent | None]
 ]
+
+
+# How many bytes or events may come in one go.
+_BREATH: Final = 32 * 1024
+_BREATHS: Final = 512
 
 
 async def run_plain(
@@ -55,13 +60,20 @@ async def run_plain(
 
 
 async def _pump(events: AsyncGenerator[Any, None], take: Callable[[Any], None], turn: Turn) -> None:
-    size = 0
+    log, size, count = turn.log, 0, 0
     async with aclosing(events):
         async for event in events:
-            take(event)
-            if turn.ended:
+            if type(event) is str:
+                turn.say_text(event)
+            else:
+                take(event)
+            if log.outcome is not None:
                 break
-            size = await turn.breathe(size)
+            count += 1
+            if log.size - size >= _BREATH or count >= _BREATHS:
+                # An agent that never waits would keep all others waiting.
+                await asyncio.sleep(0)
+                size, count = log.size, 0
 
 
 async def _in_thread(events: Generator[Any, None, None], take: Callable[[Any], None], turn: Turn) -> None:

@@ -88,6 +88,10 @@ class MessageReader:
         if not self._failed:
             self.READS[type(chunk)](self, chunk)
 
+    def deltas_of(self, text_id: str) -> list[str]:
+        """The deltas of an open text part that are not joined yet; what is added is as if it had been read."""
+        return self._parts["text"][text_id].pending
+
     @property
     def message(self) -> UIMessage:
         """The message so far: one object, which later chunks change."""
@@ -151,7 +155,8 @@ class MessageReader:
     def _delta_text(self, chunk: _TextDelta) -> None:
         open_text = self._open_text(chunk)
         open_text.pending.append(chunk.delta)
-        _set(open_text.part, "providerMetadata", chunk.provider_metadata)
+        if chunk.provider_metadata is not UNSET:
+            open_text.part["providerMetadata"] = chunk.provider_metadata
 
     def _end_text(self, chunk: _TextEnd) -> None:
         open_text = self._open_text(chunk)
@@ -163,7 +168,7 @@ class MessageReader:
         del self._parts[open_text.part["type"]][chunk.id]
 
     def _open_text(self, chunk: _TextDelta | _TextEnd) -> OpenText:
-        kind = "text" if isinstance(chunk, TextDelta | TextEnd) else "reasoning"
+        kind = "text" if isinstance(chunk, (TextDelta, TextEnd)) else "reasoning"
         open_text = self._parts[kind].get(chunk.id)
         if open_text is None:
             name = chunk_type(chunk)

@@ -1,7 +1,7 @@
 """The writer of one assistant message: it opens and closes parts and steps, so that nobody else has to."""
 
-from collections.abc import Callable
-from typing import Any, Final, Literal, cast
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
 
 from msgspec import UNSET, UnsetType
 
@@ -16,8 +16,6 @@ from usechat.protocol.chunks import (
     FinishReason,
     FinishStep,
     MessageMetadata,
-    ReasoningDelta,
-    ReasoningEnd,
     ReasoningFile,
     ReasoningStart,
     ResetStep,
@@ -26,7 +24,6 @@ from usechat.protocol.chunks import (
     Start,
     StartStep,
     TextDelta,
-    TextEnd,
     TextStart,
     ToolApprovalRequest,
     ToolInputAvailable,
@@ -40,6 +37,7 @@ from usechat.protocol.chunks import (
 from usechat.protocol.clients import CLIENTS, ClientName, Release
 from usechat.protocol.closing import End, closing, closing_parts, with_input
 from usechat.protocol.codec import clean_chunk
+from usechat.protocol.lanes import Kind, Lanes
 from usechat.protocol.messages import TOOL_CALL_ID, UIMessage
 from usechat.protocol.rules import local_error
 from usechat.protocol.state import Call, StreamState
@@ -48,10 +46,6 @@ from usechat.protocol.values import VALUE_LIMIT, mend, plain
 
 __all__ = ["MessageWriter"]
 
-_Kind = Literal["text", "reasoning"]
-_STARTS: Final = {"text": TextStart, "reasoning": ReasoningStart}
-_DELTAS: Final = {"text": TextDelta, "reasoning": ReasoningDelta}
-_ENDS: Final = {"text": TextEnd, "reasoning": ReasoningEnd}
 _CONTENT: Final = (TextStart, ReasoningStart, ToolInputStart, ToolInputAvailable, ToolInputError)
 _WHOLE: Final = (SourceUrl, SourceDocument, File, ReasoningFile, Custom)
 _DECIDES_STEP: Final = frozenset[type[Chunk]](
@@ -92,12 +86,11 @@ class MessageWriter:
         self._fit = self.client.fit
         self._limit = value_limit
         self._written: list[Chunk] = []
-        self._lanes: dict[str, tuple[_Kind, str]] = {}
+        self._lanes = Lanes(new_id)
         # The lane and the text part of the last call, until anything else happens.
         self._open_text = self.state.text
         self._flow_lane: str | None = None
         self._flow_id = ""
-        self._halves: dict[str, str] = {}
         self._call_ids: dict[str, str] = {}
         self._step_asked = False
         self._step_due = self.state.has_results()
@@ -118,12 +111,18 @@ class MessageWriter:
                 return [TextDelta(flow, delta)]
         return self._write("text", delta, lane)
 
+    def flow(self, delta: str) -> str | None:
+        """The id of the text part to which a call of `text` would add this delta and do nothing else."""
+        if self._flow_lane == "" and delta and (delta.isascii() or mend(delta) is delta):
+            return self._flow_id if self._flow_id in self._open_text else None
+        return None
+
     def reasoning(self, delta: str, lane: str = "") -> list[Chunk]:
         return self._write("reasoning", delta, lane)
 
     def end_part(self, *, lane: str = "") -> list[Chunk]:
         """End the lane's open text or reasoning, so that what follows is a part of its own."""
-        self._end_part(lane)
+        self._put_all(self._lanes.leave(lane))
         return self._take()
 
     def tool_input_start(
@@ -143,8 +142,7 @@ class MessageWriter:
 
     def tool_input_delta(self, call_id: str, delta: str) -> list[Chunk]:
         call_id = self._call_ids.get(call_id, call_id)
-        if self._halves or not delta.isascii():
-            delta = self._whole(f"call {call_id}", delta)
+        delta = self._whole(f"call {call_id}", delta)
         if delta:
             self._put(ToolInputDelta(call_id, delta))
         return self._take()
@@ -269,8 +267,7 @@ class MessageWriter:
             self._check_whole(chunk)
         self._put(chunk)
         if isinstance(chunk, ResetStep):
-            self._lanes.clear()
-            self._halves.clear()
+            self._lanes.forget()
         return self._take()
 
     def finish(self, reason: FinishReason = "stop", metadata: Any = UNSET) -> list[Chunk]:
@@ -300,6 +297,11 @@ class MessageWriter:
         if type(chunk) in _DECIDES_STEP:
             self._consider_step()
 
+    def _put_all(self, chunks: Iterable[Chunk]) -> None:
+        # All of them are made before the first is put, since that changes the state that they are made from.
+        for chunk in list(chunks):
+            self._put(chunk)
+
     def _check_whole(self, chunk: ToolApprovalRequest) -> None:
         # Clients show it, but v5 is asked by a data part, which would leave the call streaming.
         call = self.state.calls.get(chunk.tool_call_id)
@@ -315,50 +317,27 @@ class MessageWriter:
         raise local_error("shape", name, "The metadata of a message must be an object.")
 
     def _end(self, last: End) -> list[Chunk]:
-        for lane in list(self._lanes):
-            self._end_part(lane)
-        for chunk in list(closing(self.state, last)):
-            self._put(chunk)
+        self._put_all(self._lanes.leave_all())
+        self._put_all(closing(self.state, last))
         return self._take()
 
-    def _write(self, kind: _Kind, delta: str, lane: str) -> list[Chunk]:
-        if self._halves or not delta.isascii():
-            delta = self._whole(f"{kind} {lane}", delta)
+    def _write(self, kind: Kind, delta: str, lane: str) -> list[Chunk]:
+        delta = self._whole(f"{kind} {lane}", delta)
         if not delta:
             return self._take()
         self._content()
-        part = self._lanes.get(lane)
-        if part is None or part[0] != kind:
-            part = self._begin_part(kind, lane)
-        self._put(_DELTAS[kind](part[1], delta))
-        if kind == "text" and not self._halves:
-            self._flow_lane, self._flow_id = lane, part[1]
+        self._put_all(self._lanes.enter(kind, lane))
+        chunk = self._lanes.delta(lane, delta)
+        self._put(chunk)
+        if kind == "text" and not self._lanes.halves:
+            self._flow_lane, self._flow_id = lane, chunk.id
         return self._take()
 
-    def _begin_part(self, kind: _Kind, lane: str) -> tuple[_Kind, str]:
-        self._end_part(lane)
-        part = (kind, self._new_id())
-        self._put(_STARTS[kind](part[1]))
-        self._lanes[lane] = part
-        return part
-
-    def _end_part(self, lane: str) -> None:
-        part = self._lanes.pop(lane, None)
-        if part is None:
-            return
-        kind, id_ = part
-        if self._halves.pop(f"{kind} {lane}", None):
-            self._put(_DELTAS[kind](id_, "\ufffd"))
-        self._put(_ENDS[kind](id_))
-
     def _whole(self, owner: str, text: str) -> str:
-        """Keep back half a character at the end of a delta: the next delta has the other half."""
+        if text.isascii() and not self._lanes.halves:
+            return text
         self._flow_lane = None
-        text = self._halves.pop(owner, "") + text
-        if text and "\ud800" <= text[-1] <= "\udbff":
-            self._halves[owner] = text[-1]
-            text = text[:-1]
-        return mend(text)
+        return self._lanes.whole(owner, text)
 
     def _content(self) -> None:
         """Open a step for what follows, where one is due or none is open."""
@@ -378,10 +357,8 @@ class MessageWriter:
         self._step_due = not streaming and (self._step_asked or self.state.has_results())
 
     def _open_step(self) -> None:
-        for lane in list(self._lanes):
-            self._end_part(lane)
-        for chunk in list(closing_parts(self.state)):
-            self._put(chunk)
+        self._put_all(self._lanes.leave_all())
+        self._put_all(closing_parts(self.state))
         if self.state.phase == "step":
             self._put(FinishStep())
         self._step_asked = False
@@ -389,7 +366,7 @@ class MessageWriter:
 
     def _prepare_call(self, lane: str) -> None:
         self._content()
-        self._end_part(lane)
+        self._put_all(self._lanes.leave(lane))
 
     def _fresh(self, call_id: str) -> str:
         wire_id = mend(call_id)
@@ -407,8 +384,7 @@ class MessageWriter:
         call = self.state.calls.get(call_id)
         if call is None:
             return call_id, UNSET
-        for chunk in list(with_input(call, self.state.step)):
-            self._put(chunk)
+        self._put_all(with_input(call, self.state.step))
         return call_id, _true(call.dynamic)
 
 

@@ -29,14 +29,20 @@ class TurnLog:
         self.frames.append(frame)
         self.size += len(frame)
 
+    def extend(self, frames: list[bytes]) -> None:
+        """Add some frames at once."""
+        self.frames += frames
+        self.size += sum(map(len, frames))
+
     def close(self, outcome: Outcome) -> None:
         self.outcome = outcome
 
     def wake(self) -> None:
         """Call everyone who waits, once."""
-        waiting, self._waiting = self._waiting, []
-        for callback in waiting:
-            callback()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for callback in waiting:
+                callback()
 
     def call_when_changed(self, callback: Callable[[], None]) -> None:
         self._waiting.append(callback)
