@@ -5,10 +5,10 @@ import functools
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import URL, Connection, MetaData, StaticPool, create_engine, event, func, make_url, select
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 __all__ = ["Database", "metadata"]
@@ -104,6 +104,16 @@ class _Sqlite:
             return work(connection)
 
 
+class _InMemory(_Sqlite):
+    """Nothing here waits for a disk, so that a change of threads would cost more than the work."""
+
+    async def run(self, work: Callable[[Connection], _T]) -> _T:
+        return self._transact(work)
+
+    async def aclose(self) -> None:
+        self._engine.dispose()
+
+
 class _Postgres:
     def __init__(self, url: URL) -> None:
         # A server that was restarted has cut the connections that wait in the pool.
@@ -139,7 +149,8 @@ def _make_postgres(url: URL) -> _Postgres:
 
 
 def _make_sqlite(url: URL) -> _Sqlite:
-    return _Sqlite(url.set(drivername="sqlite"))
+    backend = _InMemory if url.database in (None, "", ":memory:") else _Sqlite
+    return backend(url.set(drivername="sqlite"))
 
 
 _BACKENDS: Final[dict[str, Callable[[URL], _Sqlite | _Postgres]]] = {
@@ -161,7 +172,12 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    # Straight to the driver, since a transaction has so few statements that this one counts.
+    driver = cast("sqlite3.Connection", connection.connection.driver_connection)
+    try:
+        driver.execute("BEGIN IMMEDIATE").close()
+    except sqlite3.Error as error:
+        raise OperationalError("BEGIN IMMEDIATE", None, error) from error
 
 
 def _create_tables(connection: Connection) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
     delete,
     func,
     insert,
@@ -60,6 +61,23 @@ _INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 _Values = dict[str, Any]
 _Row = Row[*tuple[Any, ...]]
+
+
+_LOAD = (
+    select(_CHATS.c.owner, _MESSAGES.c.position, _MESSAGES.c.body)
+    .join_from(_CHATS, _MESSAGES)
+    .where(_CHATS.c.chat_id == bindparam("chat_id"))
+    .order_by(_MESSAGES.c.position)
+)
+_LOCK = select(_CHATS.c.number, _CHATS.c.owner).where(_CHATS.c.chat_id == bindparam("chat_id")).with_for_update()
+_STORED: dict[tuple[str, ...], Select[Any]] = {
+    columns: select(_MESSAGES.c.position, *(_MESSAGES.c[name] for name in columns))
+    .where(_MESSAGES.c.chat == bindparam("number"))
+    .order_by(_MESSAGES.c.position)
+    for columns in (("body",), ("message_id", "turn"))
+}
+_NEW_CHAT = {name: make(_CHATS).on_conflict_do_nothing().returning(_CHATS.c.number) for name, make in _INSERT.items()}
+_NEW_MESSAGE = insert(_MESSAGES)
 
 
 class StoredChat(msgspec.Struct, frozen=True):
@@ -152,9 +170,7 @@ def _read_message(message: Any) -> UIMessage:
 
 
 def _load(connection: Connection, chat_id: str) -> Sequence[_Row]:
-    columns = (_CHATS.c.owner, _MESSAGES.c.position, _MESSAGES.c.body)
-    chat = select(*columns).join_from(_CHATS, _MESSAGES).where(_CHATS.c.chat_id == chat_id)
-    return connection.execute(chat.order_by(_MESSAGES.c.position)).all()
+    return connection.execute(_LOAD, {"chat_id": chat_id}).all()
 
 
 def _last_written(chat_id: str) -> Select[float]:
@@ -164,15 +180,15 @@ def _last_written(chat_id: str) -> Select[float]:
 
 
 def _begin(connection: Connection, chat_id: str, owner: str, values: Sequence[_Values]) -> None:
-    chat = _lock_or_create(connection, chat_id, owner)
-    stored = _stored(connection, chat, "body")
+    chat, is_new = _lock_or_create(connection, chat_id, owner)
+    stored = () if is_new else _stored(connection, chat, "body")
     # The last message is written in any case, since it gets the id of this turn.
     same = _common([row.body for row in stored], [message["body"] for message in values[:-1]])
     first = stored[same - 1].position + 1 if same else 0
     if len(stored) > same:
         connection.execute(delete(_MESSAGES).where(_MESSAGES.c.chat == chat, _MESSAGES.c.position >= first))
     new = [{**message, "chat": chat, "position": n} for n, message in enumerate(values[same:], first)]
-    connection.execute(insert(_MESSAGES), new)
+    connection.execute(_NEW_MESSAGE, new)
 
 
 def _end(connection: Connection, chat_id: str, values: _Values) -> bool:
@@ -189,30 +205,29 @@ def _end(connection: Connection, chat_id: str, values: _Values) -> bool:
         return False
     if mine[-1] is not stored[-1]:
         _make_room(connection, chat.number, mine[-1].position)
-    connection.execute(insert(_MESSAGES).values(**values, chat=chat.number, position=mine[-1].position + 1))
+    connection.execute(_NEW_MESSAGE, {**values, "chat": chat.number, "position": mine[-1].position + 1})
     return True
 
 
 def _lock(connection: Connection, chat_id: str) -> _Row | None:
     # SQLite has the lock already and leaves the FOR UPDATE out.
-    chat = select(_CHATS.c.number, _CHATS.c.owner).where(_CHATS.c.chat_id == chat_id)
-    return connection.execute(chat.with_for_update()).first()
+    return connection.execute(_LOCK, {"chat_id": chat_id}).first()
 
 
-def _lock_or_create(connection: Connection, chat_id: str, owner: str) -> int:
-    chat = _lock(connection, chat_id)
-    while chat is None:
-        new = _INSERT[connection.dialect.name](_CHATS).values(chat_id=chat_id, owner=owner)
-        connection.execute(new.on_conflict_do_nothing())
-        chat = _lock(connection, chat_id)
+def _lock_or_create(connection: Connection, chat_id: str, owner: str) -> tuple[int, bool]:
+    """The number of the chat, and whether it is new."""
+    while (chat := _lock(connection, chat_id)) is None:
+        new = {"chat_id": chat_id, "owner": owner}
+        number = connection.execute(_NEW_CHAT[connection.dialect.name], new).scalar()
+        if number is not None:
+            return number, True
     if chat.owner != owner:
         raise PermissionError("The chat belongs to somebody else.")
-    return chat.number
+    return chat.number, False
 
 
 def _stored(connection: Connection, chat: int, *columns: str) -> Sequence[_Row]:
-    selected = select(_MESSAGES.c.position, *(_MESSAGES.c[name] for name in columns))
-    return connection.execute(selected.where(_MESSAGES.c.chat == chat).order_by(_MESSAGES.c.position)).all()
+    return connection.execute(_STORED[columns], {"number": chat}).all()
 
 
 def _common(stored: Sequence[str], wanted: Sequence[str]) -> int:

@@ -91,11 +91,14 @@ class Chats:
             request = structs.replace(request, last=structs.replace(request.last, id=new_id()))
         async with self._turn_of(request.id):
             # A request that is refused leaves the turn alone that it would have replaced.
-            await self._keeper.admit(request, user or "")
-            if not await self._make_way(request.id, user):
+            admission = await self._keeper.admit(request, user or "")
+            replaces = await self._make_way(request.id, user)
+            if not replaces:
                 self._check_room(user)
             with self._place_of(user or ""):
-                admission = await self._keeper.admit(request, user or "")
+                if replaces:
+                    # The turn that ended has left its answer.
+                    admission = await self._keeper.admit(request, user or "")
                 return await self._start(request, user, headers, admission)
 
     @asynccontextmanager
