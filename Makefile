@@ -9,6 +9,9 @@ run: .venv/ready
 	@echo "usechat: serving examples/hello; stop it with Ctrl-C"
 	$(BIN)/usechat serve examples.hello.agent:agent
 
+# The rest runs without coverage, which takes time.
+CORE := tests/protocol tests/sources tests/test_turns.py
+
 test: setup
 	@echo "usechat: format and lint"
 	$(BIN)/ruff format --check .
@@ -19,9 +22,11 @@ test: setup
 	$(BIN)/lint-imports --no-cache
 	@echo "usechat: the documents that are made from the tables"
 	$(BIN)/python docs/generate.py --check
-	@echo "usechat: tests"
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report= tests
+	@echo "usechat: tests of the core, and what they cover"
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report= $(CORE)
 	$(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
+	@echo "usechat: tests"
+	$(BIN)/pytest -n 2 --dist worksteal tests $(CORE:%=--ignore=%)
 	@echo "usechat: the real clients"
 	$(BIN)/pytest -n 2 --dist worksteal conformance
 
@@ -63,10 +68,11 @@ format: .venv/ready
 docs: .venv/ready
 	$(BIN)/python docs/generate.py
 
-bench: .venv/ready
+bench: .venv/ready conformance/node_modules/ready
 	$(UV) venv --quiet --allow-existing --python $(BIN)/python .venv/bench
 	$(UV) pip sync --python .venv/bench/bin/python --require-hashes locks/bench.txt
 	PYTHONPATH=src .venv/bench/bin/python bench/encode.py
+	PYTHONPATH=src .venv/bench/bin/python bench/server.py
 
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml
 lock: .venv/ready
