@@ -72,12 +72,14 @@ bench: .venv/ready conformance/node_modules/ready
 	$(UV) venv --quiet --allow-existing --python $(BIN)/python .venv/bench
 	$(UV) pip sync --python .venv/bench/bin/python --require-hashes locks/bench.txt
 	PYTHONPATH=src .venv/bench/bin/python bench/encode.py
-	PYTHONPATH=src .venv/bench/bin/python bench/server.py
+	PYTHONPATH=src .venv/bench/bin/python bench/open_harness.py
+	PYTHONPATH=src .venv/bench/bin/python bench/flows.py
+	PYTHONPATH=src .venv/bench/bin/python bench/chat_server.py
 
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml
 lock: .venv/ready
 	$(COMPILE) --all-extras --group dev -o locks/dev.txt --upgrade
-	$(COMPILE) --extra server --group bench -o locks/bench.txt --upgrade
+	$(COMPILE) --extra flows --group bench -o locks/bench.txt --upgrade
 
 clean:
 	rm -rf .venv conformance/node_modules .coverage .hypothesis

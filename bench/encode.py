@@ -17,9 +17,8 @@ import msgspec
 from msgspec.structs import asdict, astuple
 
 from usechat.protocol.chunks import Chunk
-from usechat.protocol.codec import encode_chunk
+from usechat.protocol.codec import encode_frame
 from usechat.protocol.reader import MessageReader
-from usechat.protocol.sse import encode_event
 from usechat.protocol.writer import MessageWriter
 
 # pydantic-ai is installed in the benchmark's own environment only, where the type checker does not look.
@@ -69,12 +68,12 @@ def write_turn() -> Iterator[list[Chunk]]:
 
 
 def usechat_writer() -> list[bytes]:
-    return [encode_event(encode_chunk(chunk)) for chunks in write_turn() for chunk in chunks]
+    return [encode_frame(chunk) for chunks in write_turn() for chunk in chunks]
 
 
 def usechat_encoder(chunks: Sequence[Chunk]) -> Run:
     made_of = [(type(chunk), astuple(chunk)) for chunk in chunks]
-    return lambda: [encode_event(encode_chunk(kind(*values))) for kind, values in made_of]
+    return lambda: [encode_frame(kind(*values)) for kind, values in made_of]
 
 
 def usechat_reader(chunks: Sequence[Chunk]) -> Run:
@@ -162,7 +161,7 @@ def peak_memory(deltas: int) -> int:
     tracemalloc.start()
     for delta in itertools.islice(itertools.cycle(WORDS), deltas):
         for chunk in writer.text(delta):
-            encode_event(encode_chunk(chunk))
+            encode_frame(chunk)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return peak

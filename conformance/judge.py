@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from usechat.protocol.chunks import Chunk
-from usechat.protocol.codec import encode_chunk
-from usechat.protocol.sse import DONE, encode_event
+from usechat.protocol.codec import encode_frame
+from usechat.protocol.sse import DONE
 
 HERE = Path(__file__).parent
 
@@ -71,4 +71,4 @@ class Judge:
 def body_of(stream: Iterable[Chunk] | str) -> str:
     if isinstance(stream, str):
         return stream
-    return (b"".join(encode_event(encode_chunk(chunk)) for chunk in stream) + DONE).decode()
+    return (b"".join(encode_frame(chunk) for chunk in stream) + DONE).decode()

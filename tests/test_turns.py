@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from typing import Any
@@ -166,6 +168,8 @@ async def test_a_text_is_in_the_log_when_its_agent_waits_fails_or_is_stopped() -
     played = Played(waits)
     await played.changed()
     assert played.chunks == GREETING
+    played.turn.stop()
+    await played.ended()
 
     async def agent(chat: Chat) -> AsyncIterator[str]:
         yield "hello"
@@ -404,6 +408,35 @@ async def test_a_fast_agent_lets_others_run() -> None:
         await asyncio.sleep(0)
         turns += 1
     assert turns >= 3
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_turn_that_is_over_is_gone_without_the_garbage_collector(stopped: bool) -> None:
+    async def ignore(_outcome: str, _message: UIMessage) -> None:
+        pass
+
+    async def work() -> None:
+        if stopped:
+            await asyncio.Event().wait()
+
+    gc.collect()
+    gc.disable()
+    try:
+        log = TurnLog("turn", "chat", "")
+        turn = Turn(log, MessageWriter("m", new_id=str), None, limits=FOREVER, explain=str, on_end=ignore)
+        turn.start(work)
+        if stopped:
+            await asyncio.sleep(0)
+            turn.stop()
+        await turn.settled()
+        gone = weakref.ref(turn)
+        del turn
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert gone() is None
+        assert log.outcome == ("stopped" if stopped else "done")
+    finally:
+        gc.enable()
 
 
 async def test_who_comes_back_gets_the_message_folded() -> None:

@@ -1,6 +1,7 @@
 """A turn: one agent at work on one answer. It writes a log; responses read it, come and go."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain
@@ -11,16 +12,18 @@ from msgspec import Struct
 
 from usechat.protocol.chunks import Chunk, FinishReason, ToolApprovalResponse
 from usechat.protocol.clients import TYPES
-from usechat.protocol.codec import decode_chunk, encode_chunk
+from usechat.protocol.codec import decode_chunk, encode_chunk, encode_frame
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
 from usechat.protocol.replay import Fold
-from usechat.protocol.sse import encode_event, payload_of
+from usechat.protocol.sse import payload_of
 from usechat.protocol.state import StreamState
 from usechat.protocol.writer import MessageWriter
 from usechat.stores import Outcome, TurnLog
 
 __all__ = ["REPLACED", "OnEnd", "Turn", "TurnLimits"]
+
+_log = logging.getLogger("usechat")
 
 OnEnd: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
 
@@ -147,7 +150,7 @@ class Turn:
             self._flush()
         # Nobody called who could be told.
         except Exception as error:  # noqa: BLE001
-            self.fail(self._explain(error))
+            self._fail_over(error)
 
     def _flush(self) -> None:
         with self.lock:
@@ -201,7 +204,7 @@ class Turn:
                 for frame in self.log.frames[self._folded :]:
                     self._fold.add(decode_chunk(payload_of(frame)).chunk)
                 self._folded, self._folded_size = len(self.log.frames), self.log.size
-                self._replay = b"".join(encode_event(encode_chunk(chunk)) for chunk in self._told())
+                self._replay = b"".join(encode_frame(chunk) for chunk in self._told())
             return self._replay, self._folded
 
     def _told(self) -> Iterator[Chunk]:
@@ -230,13 +233,19 @@ class Turn:
             raise
         # The border: whatever an agent raises, also to leave the process, ends its turn with an error and nothing else.
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            try:
-                self.fail(self._explain(error))
-            finally:
-                # Only if the text itself failed.
-                self.fail("Something went wrong.")
+            self._fail_over(error)
         finally:
             self._cancel("total")
+            # A task that was cancelled holds its frames, and with them this turn.
+            self._task = None
+
+    def _fail_over(self, error: BaseException) -> None:
+        try:
+            self.fail(self._explain(error))
+        # The app may choose the text, and fail.
+        except Exception:  # noqa: BLE001
+            _log.exception("the text of an error failed")
+            self.fail("Something went wrong.")
 
     def _finish(self) -> None:
         with self.lock:

@@ -15,9 +15,9 @@ import typer
 from usechat.errors import MappingError
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
-from usechat.protocol.codec import encode_chunk
+from usechat.protocol.codec import encode_chunk, encode_frame
 from usechat.protocol.reader import MessageReader
-from usechat.protocol.sse import DONE, encode_event
+from usechat.protocol.sse import DONE
 from usechat.protocol.writer import MessageWriter
 from usechat.sources import SOURCES, RunMapper
 from usechat.stream import map_event
@@ -122,7 +122,7 @@ def _events(log: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 def _print_stream(batches: _Batches) -> None:
     for chunks in batches:
-        _write(encode_event(encode_chunk(chunk)) for chunk in chunks)
+        _write(encode_frame(chunk) for chunk in chunks)
     _write([DONE])
 
 

@@ -10,7 +10,7 @@ from usechat.protocol.chunks import CHUNK_TYPES, Chunk, Data, TextDelta, chunk_t
 from usechat.protocol.rules import local_error, remote_error
 from usechat.protocol.values import VALUE_LIMIT, has_forbidden_key, may_hold_forbidden_key, plain
 
-__all__ = ["Decoded", "clean_chunk", "decode_chunk", "encode_chunk", "parse_json"]
+__all__ = ["Decoded", "clean_chunk", "decode_chunk", "encode_chunk", "encode_frame", "parse_json"]
 
 _LIMITED: Final = frozenset(
     ("input", "output", "data", "messageMetadata", "toolMetadata", "approvalDescriptor", "inputSchemaInput")
@@ -40,6 +40,20 @@ def encode_chunk(chunk: Chunk) -> bytes:
     if type(chunk) is TextDelta and chunk.provider_metadata is UNSET:
         return payload
     return _encode(clean_chunk(chunk)) if may_hold_forbidden_key(payload) else payload
+
+
+def encode_frame(chunk: Chunk) -> bytes:
+    """The chunk as a server-sent event.
+
+    Raises:
+        LocalProtocolError: a field has a value of the wrong type.
+    """
+    if type(chunk) is TextDelta and chunk.provider_metadata is UNSET:
+        try:
+            return b"data: %b\n\n" % _encode(chunk)
+        except (TypeError, ValueError):
+            pass
+    return b"data: %b\n\n" % encode_chunk(chunk)
 
 
 def clean_chunk(chunk: Chunk, limit: int = VALUE_LIMIT) -> Chunk:

@@ -36,6 +36,8 @@ class TurnLog:
 
     def close(self, outcome: Outcome) -> None:
         self.outcome = outcome
+        # So that the turn is gone with its last reader, and does not wait for the garbage collector.
+        self.on_stop = _nothing
 
     def wake(self) -> None:
         """Call everyone who waits, once."""

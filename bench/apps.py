@@ -1,0 +1,177 @@
+"""The Python servers of the server benchmark, one in each process: `apps.py <server> <script>` prints its port."""
+
+import asyncio
+import importlib
+import itertools
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, TypeAlias
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from usechat.protocol.chunks import Chunk, Finish, FinishStep, Start, StartStep, TextDelta, TextEnd, TextStart
+from usechat.protocol.codec import encode_frame
+from usechat.protocol.sse import DONE
+from usechat.server.app import create_app
+from usechat.server.response import STREAM_HEADERS
+
+Script: TypeAlias = Callable[[object], AsyncIterator[str]]
+
+WORDS: Final = ("The ", "tides ", "of ", "the ", "naïve ", "shore ", "turn ", "by ", "noon", ", ", "so ", "wait.\n")
+TEXT: Final = list(itertools.islice(itertools.cycle(WORDS), 2_000))
+
+
+async def fast(_chat: object) -> AsyncIterator[str]:
+    for delta in TEXT:
+        yield delta
+
+
+async def paced(_chat: object) -> AsyncIterator[str]:
+    for _ in range(200):
+        await asyncio.sleep(0.02)
+        # The load client has the same clock.
+        yield f"@{time.perf_counter_ns()}@"
+
+
+async def idle(_chat: object) -> AsyncIterator[str]:
+    for delta in TEXT[:10]:
+        yield delta
+    await asyncio.get_running_loop().create_future()
+
+
+async def numbers(_chat: object) -> AsyncIterator[str]:
+    for number in range(10_000):
+        yield f"{number} "
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+
+
+SCRIPTS: Final[dict[str, Script]] = {"fast": fast, "paced": paced, "idle": idle, "numbers": numbers}
+
+
+def frame(chunk: Chunk) -> bytes:
+    return encode_frame(chunk)
+
+
+OPENING: Final = [frame(chunk) for chunk in (Start("message"), StartStep(), TextStart("text"))]
+CLOSING: Final = [frame(chunk) for chunk in (TextEnd("text"), FinishStep(), Finish("stop"))] + [DONE]
+READY: Final = [*OPENING, *(frame(TextDelta("text", delta)) for delta in TEXT), *CLOSING]
+
+
+def starlette(script: Script) -> Starlette:
+    """A bare StreamingResponse, with one send for each chunk; those of the fast script are ready bytes."""
+
+    async def ready() -> AsyncIterator[bytes]:
+        for event in READY:
+            yield event
+
+    async def live() -> AsyncIterator[bytes]:
+        for event in OPENING:
+            yield event
+        async for delta in script(None):
+            yield frame(TextDelta("text", delta))
+        for event in CLOSING:
+            yield event
+
+    async def answer(request: Request) -> Response:
+        await request.body()
+        return StreamingResponse(ready() if script is fast else live(), headers=STREAM_HEADERS)
+
+    return Starlette(routes=[Route("/api/chat", answer, methods=["POST"])])
+
+
+def pydantic_ai_adapter(script: Script) -> Starlette:
+    """pydantic-ai's adapter from the events of an agent, without the agent; those of the fast script are ready."""
+    messages, vercel_ai = _pydantic_ai("messages"), _pydantic_ai("ui.vercel_ai")
+    begin = messages.PartStartEvent(index=0, part=messages.TextPart(""))
+    end = messages.PartEndEvent(index=0, part=messages.TextPart(""))
+
+    def event(delta: str) -> object:
+        return messages.PartDeltaEvent(index=0, delta=messages.TextPartDelta(delta))
+
+    built = [event(delta) for delta in TEXT]
+
+    async def ready() -> AsyncIterator[object]:
+        yield begin
+        for delta in built:
+            yield delta
+        yield end
+
+    async def live() -> AsyncIterator[object]:
+        yield begin
+        async for delta in script(None):
+            yield event(delta)
+        yield end
+
+    async def answer(request: Request) -> Response:
+        run_input = vercel_ai.VercelAIAdapter.build_run_input(await request.body())
+        stream = vercel_ai.VercelAIEventStream(run_input, sdk_version=6)
+        return stream.streaming_response(stream.transform_stream(ready() if script is fast else live()))
+
+    return Starlette(routes=[Route("/api/chat", answer, methods=["POST"])])
+
+
+def pydantic_ai_agent(script: Script) -> Starlette:
+    """pydantic-ai as it is used: its adapter and its agent, with a model that is the script."""
+
+    async def model(_messages: object, _info: object) -> AsyncIterator[str]:
+        async for delta in script(None):
+            yield delta
+
+    agent = _pydantic_ai("Agent")(_pydantic_ai("models.function").FunctionModel(stream_function=model))
+    dispatch = _pydantic_ai("ui.vercel_ai").VercelAIAdapter.dispatch_request
+
+    async def answer(request: Request) -> Response:
+        return await dispatch(request, agent=agent)
+
+    return Starlette(routes=[Route("/api/chat", answer, methods=["POST"])])
+
+
+def open_harness(script: Script) -> Starlette:
+    """A flow of one node, which emits the script as pieces of an agent's text."""
+    # The other servers do without what it needs.
+    from usechat.flows import FlowRuntime, NodeContext
+    from usechat.transports.open_harness import OpenHarnessChatTransport
+
+    async def speak(context: NodeContext, _value: object) -> None:
+        async for delta in script(None):
+            context.emit({"type": "agent:text:delta", "content": delta})
+
+    flow: dict[str, Any] = {"name": "bench", "nodes": [{"id": "speaker", "type": "speak", "input": {}}], "edges": []}
+    transport = OpenHarnessChatTransport(lambda: FlowRuntime(flow, {"speak": speak}))
+    # A history in memory would grow with every turn.
+    return create_app(transport, history="client")
+
+
+def _pydantic_ai(name: str) -> Any:
+    # It is installed in the benchmark's own environment only, where the type checker does not look.
+    if name == "Agent":
+        return importlib.import_module("pydantic_ai").Agent
+    return importlib.import_module(f"pydantic_ai.{name}")
+
+
+APPS: Final[dict[str, Callable[[Script], Starlette]]] = {
+    "usechat": create_app,
+    "starlette": starlette,
+    "pydantic-ai-adapter": pydantic_ai_adapter,
+    "pydantic-ai-agent": pydantic_ai_agent,
+    "open-harness": open_harness,
+}
+
+
+def main() -> None:
+    server, script = sys.argv[1:]
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    print(listener.getsockname()[1], flush=True)
+    config = uvicorn.Config(APPS[server](SCRIPTS[script]), http="httptools", log_level="warning", access_log=False)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()
