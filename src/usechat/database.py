@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import URL, Connection, MetaData, StaticPool, create_engine, event, func, make_url, select
 from sqlalchemy.exc import ArgumentError, OperationalError
-from sqlalchemy.ext.asyncio import create_async_engine
 
 __all__ = ["Database", "metadata"]
 
@@ -116,6 +115,9 @@ class _InMemory(_Sqlite):
 
 class _Postgres:
     def __init__(self, url: URL) -> None:
+        # It brings SQLAlchemy's ORM along, a fourth of the time that it takes to start a server.
+        from sqlalchemy.ext.asyncio import create_async_engine
+
         # A server that was restarted has cut the connections that wait in the pool.
         self._engine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
 
