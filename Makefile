@@ -9,6 +9,8 @@ run: .venv/ready
 	@echo "usechat: serving examples/hello; stop it with Ctrl-C"
 	$(BIN)/usechat serve examples.hello.agent:agent
 
+# More workers than cores, since many tests wait for a process or a socket.
+PYTEST := $(BIN)/pytest -n 4 --dist worksteal
 # The rest runs without coverage, which takes time.
 CORE := tests/protocol tests/sources tests/test_turns.py
 
@@ -23,12 +25,12 @@ test: setup
 	@echo "usechat: the documents that are made from the tables"
 	$(BIN)/python docs/generate.py --check
 	@echo "usechat: tests of the core, and what they cover"
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report= $(CORE)
+	$(PYTEST) --cov --cov-report= $(CORE)
 	$(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
 	@echo "usechat: tests"
-	$(BIN)/pytest -n 2 --dist worksteal tests $(CORE:%=--ignore=%)
+	$(PYTEST) tests $(CORE:%=--ignore=%)
 	@echo "usechat: the real clients"
-	$(BIN)/pytest -n 2 --dist worksteal conformance
+	$(PYTEST) conformance
 
 setup: packages .venv/ready conformance/node_modules/ready
 
