@@ -251,6 +251,18 @@ async def test_a_message_without_text_is_refused() -> None:
     assert chunks[-1] == Error("The message has no text.")
 
 
+async def test_to_regenerate_nothing_is_refused() -> None:
+    chunks = await Page(OpenHarnessChatTransport(flows(parrot))).ask(answer(), trigger="regenerate-message")
+    assert chunks[-1] == Error("There is no message to answer.")
+
+
+async def test_a_runtime_that_was_not_begun_is_free_for_the_next_chat() -> None:
+    transport = OpenHarnessChatTransport(FlowRuntime(FLOW, {"talk": parrot}))
+    picture = UIMessage(id="u", role="user", parts=[{"type": "file", "url": "data:,", "mediaType": "image/png"}])
+    assert (await Page(transport).ask(picture))[-1] == Error("The message has no text.")
+    assert said(await Page(transport, "another").ask(user("hi"))) == "You said: hi"
+
+
 async def test_stop_reaches_the_runtime() -> None:
     runtime = FlowRuntime(FLOW, {"talk": talker})
     page = Page(OpenHarnessChatTransport(runtime))

@@ -38,9 +38,11 @@ class FlowSession:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more can come: the run has ended, or whatever ran it has."""
+        """Whether nothing more can come: the run has ended, or whatever ran it has, or it was never begun."""
         status = self._runtime.snapshot().status
-        return status in _OVER or (status == "running" and self._run is not None and self._run.done())
+        if self._run is None:
+            return status in (*_OVER, "idle")
+        return status in _OVER or (status == "running" and self._run.done())
 
     def precedes(self, messages: Sequence[UIMessage]) -> bool:
         """Whether the last message follows the one that the run was prompted with, which an edit takes away."""

@@ -108,12 +108,15 @@ class OpenHarnessChatTransport:
     def _session(self, order: _Order) -> FlowSession | None:
         """The run that takes the order; None if there is nothing to do."""
         session = self._sessions.get(order.chat)
-        if order.prompt is None and not order.anew:
+        if order.prompt is None:
+            if order.anew:
+                raise RefusalError("There is no message to answer.")
             return session
         if session is not None and self._drop_if_over(order.chat, session):
             session = None
         elif session is not None and (order.anew or not session.precedes(order.messages)):
-            self._check_can_make("it cannot answer again")
+            if not callable(self._runtime):
+                raise RefusalError("This runtime runs only once, so it cannot answer again.")
             session.abort()
             self._drop(order.chat, session)
             session = None
@@ -129,10 +132,6 @@ class OpenHarnessChatTransport:
         if self._sessions:
             raise RefusalError("The runtime is at work for another chat.")
         return self._runtime
-
-    def _check_can_make(self, so: str) -> None:
-        if not callable(self._runtime):
-            raise RefusalError(f"This runtime runs only once, so {so}.")
 
     def _drop_if_over(self, chat: tuple[str, str], session: FlowSession) -> bool:
         if session.over:
