@@ -4,7 +4,7 @@ export const json = value => JSON.parse(JSON.stringify(value));
 
 // A copy of the state in @ai-sdk/react (2.0.0 to 4.0.167). That `replaceMessage` clones is visible: a chunk after which
 // the client does not write (`start-step`, `finish`) reaches the page only with the next chunk that does.
-class PageState {
+export class PageState {
   status = 'ready';
   error = undefined;
 

@@ -1,16 +1,15 @@
 """Users' pages in Node, with the real clients, and the server that they talk to."""
 
-import json
 import secrets
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import httpx
 import msgspec
 
+from node import HERE, Node
 from usechat.protocol.clients import ClientName
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "without_reasoning_id",
 ]
 
-HERE = Path(__file__).parent
 KEEP_REASONING_ID: Final = ("5.0.277", "6.0.326", "7.0.169")
 
 Message: TypeAlias = dict[str, Any]
@@ -111,29 +109,13 @@ def bearer(token: str | None) -> dict[str, str]:
     return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
-class Browser:
+class Browser(Node):
     """A Node process in which any number of pages are open."""
 
     def __init__(self, server: Server) -> None:
+        super().__init__("browser.mjs")
         self._port = server.port
         self._open: list[Page] = []
-        self._process = subprocess.Popen(
-            ["node", "browser.mjs"],  # noqa: S607
-            cwd=HERE,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
-
-    def ask(self, op: str, **request: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"op": op, **request}) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        assert "error" not in answer, answer["error"]
-        return answer.get("value")
 
     def open(
         self,
@@ -165,13 +147,6 @@ class Browser:
         for page in self._open:
             page.close()
         self._open.clear()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
 
 
 class Page:

@@ -5,7 +5,7 @@ import { setImmediate as turn, setTimeout as timer } from 'node:timers/promises'
 
 import WebSocket from 'ws';
 
-import { json } from './chat.mjs';
+import { json, PageState } from './chat.mjs';
 import { load } from './clients.mjs';
 
 // stdout belongs to the answers; the packages write their warnings with console.info.
@@ -21,30 +21,6 @@ const ai = await load('7.0.169');
 const crashes = [];
 process.on('unhandledRejection', error => crashes.push(error));
 process.on('uncaughtException', error => crashes.push(error));
-
-/** What @ai-sdk/react keeps of a chat. */
-class State {
-  status = 'ready';
-  error = undefined;
-
-  constructor(messages) {
-    this.messages = messages;
-  }
-
-  pushMessage = message => {
-    this.messages = this.messages.concat(message);
-  };
-
-  popMessage = () => {
-    this.messages = this.messages.slice(0, -1);
-  };
-
-  replaceMessage = (index, message) => {
-    this.messages = this.messages.with(index, this.snapshot(message));
-  };
-
-  snapshot = value => structuredClone(value);
-}
 
 class Chat extends ai.AbstractChat {}
 
@@ -66,7 +42,7 @@ class Page {
   }
 
   open({ chat, messages, resubmits }) {
-    const state = new State(messages);
+    const state = new PageState(messages);
     const options = { id: chat, state, transport: this.transport, sendAutomaticallyWhen: resubmits && ai[resubmits] };
     this.#chats.set(chat, new Chat(options));
   }

@@ -16,11 +16,11 @@ import pytest
 from websockets.sync.client import connect
 
 from nginx import Hop, Nginx, Route
-from pages import HERE, Browser, Message, Server, Visit
+from node import HERE, Node
+from pages import Browser, Message, Server, Visit
 from promises import PINNED, release_of
 from same_json import strict
-from test_websocket import Node
-from test_websocket import Page as SocketPage
+from socket_pages import Page as SocketPage
 
 pytest_plugins = ["served"]
 
@@ -79,7 +79,7 @@ def served() -> Iterator[Hop]:
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[Node]:
-    node = Node()
+    node = Node("socket.mjs")
     yield node
     node.close()
 
