@@ -146,7 +146,7 @@ def open_harness(script: Script) -> Starlette:
     flow: dict[str, Any] = {"name": "bench", "nodes": [{"id": "speaker", "type": "speak", "input": {}}], "edges": []}
     transport = OpenHarnessChatTransport(lambda: FlowRuntime(flow, {"speak": speak}))
     # A history in memory would grow with every turn.
-    return create_app(transport, history="client")
+    return create_app(transport, history="client", approval_secret="0" * 32)
 
 
 def _pydantic_ai(name: str) -> Any:

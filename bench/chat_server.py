@@ -176,7 +176,8 @@ def print_targets(fast: dict[str, dict[int, Speed]], paced: dict[str, Speed], me
         ("at most 200 ms: p99 to first byte, 100 fast streams", ours[100].worst_first_byte * 1e3, 200, -1),
         ("at most 200 ms: p99 to first byte, 100 paced streams", paced[OURS].worst_first_byte * 1e3, 200, -1),
         ("at most 5 ms: p99 delay of a frame", paced[OURS].worst_delay * 1e3, 5, -1),
-        ("at most 15 KB: memory of an idle stream", memory[OURS] / 1024, 15, -1),
+        ("at most 15 KB: memory of an idle stream, all of it", memory[OURS] / 1024, 15, -1),
+        ("at most 15 KB: the same beyond the bare response's", (memory[OURS] - memory[BARE]) / 1024, 15, -1),
     ]
     for name, figure, target, sign in rows:
         print(f"{name:70}{figure:8.2f}  {'met' if figure * sign >= target * sign else 'missed'}")

@@ -17,6 +17,7 @@ _LIMITED: Final = frozenset(
 )
 _UNLIMITED: Final = 1 << 62
 _encode = msgspec.json.Encoder().encode
+_EVENT: Final = (b"data: ", b"\n\n")
 
 
 class Decoded(NamedTuple):
@@ -50,10 +51,10 @@ def encode_frame(chunk: Chunk) -> bytes:
     """
     if type(chunk) is TextDelta and chunk.provider_metadata is UNSET:
         try:
-            return b"data: %b\n\n" % _encode(chunk)
+            return _encode(chunk).join(_EVENT)
         except (TypeError, ValueError):
             pass
-    return b"data: %b\n\n" % encode_chunk(chunk)
+    return encode_chunk(chunk).join(_EVENT)
 
 
 def clean_chunk(chunk: Chunk, limit: int = VALUE_LIMIT) -> Chunk:
