@@ -1,8 +1,13 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from postgres import Postgres
+
+# The first draw on a new machine builds tables, and any draw may meet a busy one: no test is at fault then.
+settings.register_profile("usechat", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("usechat")
 
 
 @pytest.fixture
