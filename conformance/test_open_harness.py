@@ -15,7 +15,9 @@ from usechat.protocol.clients import ClientName
 from usechat.protocol.reader import MessageReader
 
 # The judge is a fixture of the whole session.
-FEW: Final = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW: Final = settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def message_of(chunks: list[Chunk]) -> dict[str, Any]:
