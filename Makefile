@@ -25,7 +25,7 @@ test: setup
 	@echo "usechat: the documents that are made from the tables"
 	$(BIN)/python docs/generate.py --check
 	@echo "usechat: tests of the core, and what they cover"
-	$(PYTEST) --cov --cov-report= $(CORE)
+	$(BIN)/pytest -n 2 --cov --cov-report= $(CORE)
 	$(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
 	@echo "usechat: tests"
 	$(PYTEST) tests $(CORE:%=--ignore=%)

@@ -78,3 +78,28 @@ async def test_the_headers_name_the_turn() -> None:
         **STREAM_HEADERS,
         "x-usechat-turn": "turn",
     }
+
+
+async def test_whoever_leaves_while_something_is_sent_is_gone_at_once() -> None:
+    log = TurnLog("turn", "chat", "")
+    turn = Turn(log, MessageWriter("m", new_id=str), None, limits=TurnLimits(linger=0), explain=str, on_end=nothing)
+
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    gone = asyncio.Event()
+
+    async def receive() -> Message:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            gone.set()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    turn.start(work)
+    await asyncio.wait_for(TurnResponse(turn, StreamLimits(), Metrics())({}, receive, send), 5)
+    await asyncio.wait_for(turn.settled(), 5)
+    assert log.outcome == "stopped"

@@ -130,6 +130,9 @@ class _Pace:
 
     async def changed(self) -> bool:
         """Wait for the log to change; True if only time has passed."""
+        if self.left:
+            # Whoever left while something was sent has woken nobody.
+            return False
         self._waiter = self._loop.create_future()
         if not self._subscribed:
             self._subscribed = True
