@@ -185,7 +185,7 @@ def test_the_reader_has_the_clients_message_after_every_chunk(judge: Judge, olde
 
 
 @seed(SEED)
-@settings(MANY, max_examples=300)
+@settings(MANY, max_examples=100)
 @given(ARGUMENTS)
 @example(r'{"a":"\ud83d\ude00","b":[-1.5E-3,-0]}')
 @example(r'{"a\"b":{"\\":[true,false,null]}}')
