@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from usechat.flows.context import as_json
+from usechat.flows.listeners import Listeners
 from usechat.flows.scheduling import Event, RunSnapshot
 from usechat.flows.store import RunStore
 
@@ -22,7 +23,7 @@ class Journal:
     def __init__(self, run_id: str, store: RunStore | None) -> None:
         self.run_id = run_id
         self._store = store
-        self._listeners: list[Callable[[Event], None]] = []
+        self._listeners = Listeners()
         self._undelivered: deque[Event] = deque()
         self._delivering = False
         self._unwritten: deque[Event | RunSnapshot] = deque()
@@ -30,8 +31,7 @@ class Journal:
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Give the listener each event from now on; the result ends that."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+        return self._listeners.add(listener)
 
     def emit(self, payloads: Iterable[Mapping[str, Any]]) -> None:
         """Tell of events that belong together: what a listener does over one of them comes after all of them."""
@@ -60,8 +60,7 @@ class Journal:
         try:
             while self._undelivered:
                 event = self._undelivered.popleft()
-                for listener in tuple(self._listeners):
-                    _tell(listener, event)
+                self._listeners.tell(event)
         finally:
             self._delivering = False
 
@@ -111,11 +110,3 @@ class Journal:
             events.append(entry)
         await store.append_event(self.run_id, *events)
         return len(events)
-
-
-def _tell(listener: Callable[[Event], None], event: Event) -> None:
-    try:
-        listener(event)
-    # A listener that fails is its own loss, not the run's.
-    except Exception:  # noqa: BLE001
-        _log.exception("a listener of a run failed")

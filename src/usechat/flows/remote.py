@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from usechat.flows.errors import FlowError
 from usechat.flows.link import Link
+from usechat.flows.listeners import Listeners
 from usechat.flows.scheduling import Command, Event, RunSnapshot, RunStatus
 
 __all__ = ["RemoteRuntime"]
@@ -78,7 +79,7 @@ class RemoteRuntime:
         """
         self._link = Link(url, hear=self._hear, lost=self._lose, first_pause=first_pause, longest_pause=longest_pause)
         self._start_timeout = start_timeout
-        self._listeners: list[Callable[[Event], None]] = []
+        self._listeners = Listeners()
         self._run = _new_run()
         self._unsure = True
         self._asked: _Asked | None = None
@@ -119,8 +120,7 @@ class RemoteRuntime:
 
     def on_event(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Give the listener each event from now on; the result ends that. One that raises is logged and ignored."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+        return self._listeners.add(listener)
 
     def snapshot(self) -> RunSnapshot:
         """What the events have told: the status, and the statuses and outputs of nodes; the run id is made up here."""
@@ -239,7 +239,7 @@ class RemoteRuntime:
             return
         self._note(event)
         self._advance(event["type"])
-        self._tell(event)
+        self._listeners.tell(event)
 
     def _is_of_before(self, kind: str) -> bool:
         """Whether the event belongs to another run than the one that was asked for."""
@@ -286,14 +286,6 @@ class RemoteRuntime:
                 return
         self._unsure = False
 
-    def _tell(self, event: Event) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            # A listener that fails is its own loss, not the run's.
-            except Exception:  # noqa: BLE001
-                _log.exception("a listener of a run failed")
-
     def _lose(self) -> None:
         asked, self._asked, self._unsure = self._asked, None, True
         if self._run.status != "running" and asked is None:
@@ -302,7 +294,7 @@ class RemoteRuntime:
         # As far as anybody here can know, it will not be finished.
         self._run.status = "aborted"
         self._link.lasting = self._stays
-        self._tell({"type": "runtime:lost"})
+        self._listeners.tell({"type": "runtime:lost"})
         if self._call is not None:
             self._call.fail(FlowError(_LOST, remedy="Start a new run."))
 
