@@ -11,30 +11,36 @@ HERE = Path(__file__).parent
 
 
 class Node:
-    """A Node process in which any number of pages are open."""
+    """A Node process that runs a script of this folder; a `quiet` one's warnings are thrown away."""
 
-    def __init__(self, script: str) -> None:
+    def __init__(self, script: str, *, quiet: bool = False) -> None:
         self._process = subprocess.Popen(  # noqa: S603
             ["node", script],  # noqa: S607
             cwd=HERE,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
             text=True,
             encoding="utf-8",
         )
-
-    def ask(self, op: str, **request: Any) -> Any:
+        # As `Popen` has them with these arguments, which its types cannot tell.
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"op": op, **request}) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+
+    def request(self, op: str, **fields: Any) -> dict[str, Any]:
+        """The whole answer, which is no error."""
+        self._stdin.write(json.dumps({"op": op, **fields}) + "\n")
+        self._stdin.flush()
+        answer = json.loads(self._stdout.readline())
         assert "error" not in answer, answer["error"]
-        return answer.get("value")
+        return answer
+
+    def ask(self, op: str, **fields: Any) -> Any:
+        """The value of the answer, if it has one."""
+        return self.request(op, **fields).get("value")
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
+        self._stdin.close()
+        self._stdout.close()
         self._process.wait()
