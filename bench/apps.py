@@ -19,7 +19,7 @@ from usechat.protocol.chunks import Chunk, Finish, FinishStep, Start, StartStep,
 from usechat.protocol.codec import encode_frame
 from usechat.protocol.sse import DONE
 from usechat.server.app import create_app
-from usechat.server.response import STREAM_HEADERS
+from usechat.server.responses import STREAM_HEADERS
 
 Script: TypeAlias = Callable[[object], AsyncIterator[str]]
 

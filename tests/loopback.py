@@ -1,5 +1,6 @@
 """Real servers on free loopback ports, and the little that a client of theirs needs."""
 
+import asyncio
 import os
 import secrets
 import select
@@ -10,8 +11,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,6 +42,20 @@ def serving(app: ASGIApp) -> Generator[str, None, None]:
         server.should_exit = True
         thread.join(SECONDS)
         assert not thread.is_alive()
+
+
+@asynccontextmanager
+async def serving_here(app: ASGIApp) -> AsyncGenerator[int]:
+    """Serve the app on a loopback port and in this loop, as `usechat serve` does it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = uvicorn.Config(
+            app, http="httptools", ws="websockets-sansio", log_level="critical", timeout_keep_alive=600
+        )
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server.serve([listening]))
+        yield listening.getsockname()[1]
+        server.should_exit = True
+        await task
 
 
 class Process:

@@ -20,7 +20,7 @@ from usechat.protocol.requests import Limits
 from usechat.server.auth import Authenticate
 from usechat.server.chats import ChatSettings, Conflict
 from usechat.server.endpoint import ChatEndpoint
-from usechat.server.response import StreamLimits
+from usechat.server.responses import StreamLimits
 from usechat.server.websocket import ChatSockets
 from usechat.stores import Outcome
 from usechat.turns import TurnLimits

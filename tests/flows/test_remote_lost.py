@@ -20,7 +20,7 @@ from flows.elsewhere import (
 )
 from loopback import free_port
 from usechat.flows import Event, FlowError
-from usechat.flows.link import pauses
+from usechat.flows.reconnecting import pauses
 from usechat.flows.remote import RemoteRuntime
 
 pytestmark = pytest.mark.anyio

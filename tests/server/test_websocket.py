@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from sockets import JSON, House, Page, chunks, error, opening, pondering, sequences, serving, stuck, texts
-from usechat.server.response import StreamLimits
+from usechat.server.responses import StreamLimits
 from usechat.server.websocket_answer import Answer
 from usechat.turns import Turn
 

@@ -4,8 +4,8 @@ from typing import Annotated, Final, Literal, NoReturn, TypeAlias
 
 import typer
 
+from usechat.cli.settings import ServeError, ServeSettings
 from usechat.protocol.clients import ClientName
-from usechat.server.settings import ServeError, ServeSettings
 
 __all__ = ["serve"]
 
@@ -75,7 +75,7 @@ def serve(
         grace=grace,
     )
     try:
-        from usechat.server.runner import run
+        from usechat.cli.launch import run
     except ModuleNotFoundError as error:
         _refuse(f"usechat serve needs {error.name}. Install it with: pip install 'usechat[server]'")
     try:

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias, cast
 
 from usechat.agents.chat import Chat, Request, live_writer
 from usechat.errors import MappingError
+from usechat.flows.agent_events import AgentEvents
 from usechat.flows.context import NodeContext, NodeFunction
-from usechat.flows.running import RESUME_MESSAGE
+from usechat.flows.node_runs import RESUME_MESSAGE
 from usechat.flows.scheduling import Command
-from usechat.flows.speech import Speech
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
 from usechat.sources import Mapper
@@ -57,7 +57,7 @@ class _AgentRun:
         self._session = context.session or str(uuid.uuid4())
         self._began = time.monotonic()
         self._turns = 0
-        self._speech = Speech(context.emit)
+        self._agent_events = AgentEvents(context.emit)
 
     async def run(self) -> dict[str, Any]:
         context = self._context
@@ -79,24 +79,24 @@ class _AgentRun:
         """Answer the messages, and what is sent meanwhile, until there is nothing left to answer."""
         await self._turn()
         while commands := self._context.inbox.drain():
-            said = {"type": "text", "text": self._speech.text}
+            said = {"type": "text", "text": self._agent_events.text}
             self._messages.append(UIMessage(str(uuid.uuid4()), "assistant", [said]))
             self._messages += [_user(_said(command)) for command in commands]
             await self._turn()
 
     async def _turn(self) -> None:
         self._turns += 1
-        writer = self._speech.begin()
+        writer = self._agent_events.begin()
         mapper = self._mapper(writer)
         async with aclosing(_events(self._agent(self._chat()))) as events:
             async for event in events:
                 try:
-                    self._speech.say(mapper.map, event)
+                    self._agent_events.say(mapper.map, event)
                 except MappingError as error:
                     _log.warning("node %s: %s", self._context.node_id, error)
                 # An agent that waits for nothing must not keep a command from being heard.
                 await asyncio.sleep(0)
-        self._speech.end()
+        self._agent_events.end()
 
     def _cancelled(self) -> dict[str, Any]:
         reason = self._context.cancel.reason
@@ -110,8 +110,8 @@ class _AgentRun:
 
     def _output(self) -> dict[str, Any]:
         return {
-            "text": self._speech.text,
-            "usage": self._speech.usage,
+            "text": self._agent_events.text,
+            "usage": self._agent_events.usage,
             "durationMs": round((time.monotonic() - self._began) * 1000),
             "sessionId": self._session,
             "numTurns": self._turns,
@@ -132,9 +132,9 @@ class _AgentRun:
             tool_results=[],
             approvals=[],
             stopping=stopping,
-            client=self._speech.client,
-            # Of a turn the writer needs only what a speech has too.
-            write=live_writer(cast("Turn", self._speech)),
+            client=self._agent_events.client,
+            # Of a turn the writer needs only what these events have too.
+            write=live_writer(cast("Turn", self._agent_events)),
         )
 
     def _unasked(self, commands: list[Command]) -> list[str]:

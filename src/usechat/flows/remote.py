@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from usechat.flows.errors import FlowError
-from usechat.flows.link import Link
 from usechat.flows.listeners import Listeners
+from usechat.flows.reconnecting import ReconnectingSocket
 from usechat.flows.scheduling import Command, Event, RunSnapshot, RunStatus
 
 __all__ = ["RemoteRuntime"]
@@ -77,7 +77,9 @@ class RemoteRuntime:
         Raises:
             FlowError: the URL is not one of a WebSocket.
         """
-        self._link = Link(url, hear=self._hear, lost=self._lose, first_pause=first_pause, longest_pause=longest_pause)
+        self._socket = ReconnectingSocket(
+            url, hear=self._hear, lost=self._lose, first_pause=first_pause, longest_pause=longest_pause
+        )
         self._start_timeout = start_timeout
         self._listeners = Listeners()
         self._run = _new_run()
@@ -90,7 +92,7 @@ class RemoteRuntime:
 
     @property
     def connected(self) -> bool:
-        return self._link.connected
+        return self._socket.connected
 
     @property
     def waiting(self) -> Sequence[str]:
@@ -103,13 +105,13 @@ class RemoteRuntime:
         Raises:
             FlowError: the remote runtime cannot be reached. Nothing is tried again then.
         """
-        await self._link.open()
-        self._link.lasting = self._stays = True
+        await self._socket.open()
+        self._socket.lasting = self._stays = True
 
     async def aclose(self) -> None:
         """Leave; a run that is open here ends as if the connection were lost."""
         self._stays = False
-        await self._link.close()
+        await self._socket.close()
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -138,7 +140,7 @@ class RemoteRuntime:
         async with self._one_at_a_time:
             self._call = call = _Call()
             try:
-                await self._link.open()
+                await self._socket.open()
                 self._begin(input, call)
                 await self._started(call)
                 return await call.ended
@@ -170,7 +172,7 @@ class RemoteRuntime:
     def _begin(self, value: Mapping[str, Any] | None, call: _Call) -> None:
         if call.halted:
             raise FlowError("The run was stopped before it started.")
-        self._link.lasting = True
+        self._socket.lasting = True
         if self._run.status == "paused":
             self._send({"type": "resume"})
             self._ask("resume")
@@ -203,7 +205,7 @@ class RemoteRuntime:
             frame = msgspec.json.encode({"type": "command", "command": command})
         except (TypeError, ValueError, RecursionError) as error:
             raise FlowError("The command cannot be written as JSON.", remedy="Send plain values.") from error
-        self._link.send(frame)
+        self._socket.send(frame)
 
     def _hear(self, frame: bytes) -> None:
         if len(frame) > _MAX_EVENT:
@@ -293,14 +295,14 @@ class RemoteRuntime:
         _log.warning("the connection to a remote runtime was lost in a run")
         # As far as anybody here can know, it will not be finished.
         self._run.status = "aborted"
-        self._link.lasting = self._stays
+        self._socket.lasting = self._stays
         self._listeners.tell({"type": "runtime:lost"})
         if self._call is not None:
             self._call.fail(FlowError(_LOST, remedy="Start a new run."))
 
     def _leave_if_over(self) -> None:
         if not self._stays and self._run.status not in ("running", "paused"):
-            self._link.leave()
+            self._socket.leave()
 
 
 def _new_run() -> RunSnapshot:

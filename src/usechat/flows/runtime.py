@@ -12,9 +12,9 @@ from usechat.flows.context import NodeFunction, as_json
 from usechat.flows.errors import FlowError
 from usechat.flows.invocation import Done, Failed, Stopped
 from usechat.flows.journal import Journal
+from usechat.flows.node_runs import RESUME_MESSAGE, Ended, NodeRuns
 from usechat.flows.nodes import BUILT_IN
 from usechat.flows.plan import Plan, PlannedNode
-from usechat.flows.running import RESUME_MESSAGE, Ended, NodeRuns
 from usechat.flows.scheduling import Command, Event, RunSnapshot, Schedule
 from usechat.flows.spec import Flow, read_flow
 from usechat.flows.store import RunStore

@@ -42,8 +42,8 @@ from usechat.protocol.chunks import (
 )
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.metadata import merged
+from usechat.protocol.open_parts import OpenInput, OpenText, Part, settle_input, settle_text
 from usechat.protocol.rules import remote_error
-from usechat.protocol.streaming import OpenInput, OpenText, Part, settle_input, settle_text
 
 __all__ = ["MessageReader"]
 

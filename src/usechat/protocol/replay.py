@@ -29,7 +29,7 @@ from usechat.protocol.chunks import (
     ToolOutputError,
 )
 from usechat.protocol.messages import UIMessage
-from usechat.protocol.parts import chunks_of_parts
+from usechat.protocol.part_chunks import chunks_of_parts
 
 __all__ = ["Fold"]
 

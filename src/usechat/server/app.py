@@ -19,12 +19,13 @@ from usechat.database import Database
 from usechat.history import History
 from usechat.protocol.clients import ClientName
 from usechat.protocol.requests import Limits
-from usechat.server import access
 from usechat.server.auth import Authenticate
 from usechat.server.chats import Chats, ChatSettings
 from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint
-from usechat.server.response import StreamLimits
+from usechat.server.origins import cors as cors_middleware
+from usechat.server.origins import host_check
+from usechat.server.responses import StreamLimits
 from usechat.stores import TurnStore
 
 __all__ = ["create_app", "how_to_connect"]
@@ -109,8 +110,8 @@ def _open_history(history: History | str | None) -> tuple[History | Literal["cli
 
 
 def _middleware(origins: Collection[str], hosts: Sequence[str] | None, *, credentials: bool) -> list[Middleware]:
-    checks = [] if hosts is None else [access.host_check(hosts)]
-    return [*checks, access.cors(origins, credentials=credentials)] if origins else checks
+    checks = [] if hosts is None else [host_check(hosts)]
+    return [*checks, cors_middleware(origins, credentials=credentials)] if origins else checks
 
 
 @asynccontextmanager

@@ -20,8 +20,8 @@ from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
 from usechat.protocol.values import VALUE_LIMIT
-from usechat.server.intake import Admission
-from usechat.server.keeping import NOT_FOUND, Keeper, new_id
+from usechat.server.admission import Admission
+from usechat.server.chat_history import NOT_FOUND, ChatHistory, new_id
 from usechat.server.metrics import Metrics
 from usechat.stores import Outcome, TurnLog, TurnStore
 from usechat.stream import Unused, explain
@@ -62,11 +62,11 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
 class Chats:
     """The turns of one agent, and what they count in `metrics`."""
 
-    def __init__(self, agent: PlainAgent, store: TurnStore, keeper: Keeper, settings: ChatSettings) -> None:
+    def __init__(self, agent: PlainAgent, store: TurnStore, chat_history: ChatHistory, settings: ChatSettings) -> None:
         self.metrics = Metrics()
         self._agent = agent
         self._store = store
-        self._keeper = keeper
+        self._chat_history = chat_history
         self._settings = settings
         self._turns: dict[str, Turn] = {}
         self._running: Counter[str] = Counter()
@@ -91,14 +91,14 @@ class Chats:
             request = structs.replace(request, last=structs.replace(request.last, id=new_id()))
         async with self._turn_of(request.id):
             # A request that is refused leaves the turn alone that it would have replaced.
-            admission = await self._keeper.admit(request, user or "")
+            admission = await self._chat_history.admit(request, user or "")
             replaces = await self._make_way(request.id, user)
             if not replaces:
                 self._check_room(user)
             with self._place_of(user or ""):
                 if replaces:
                     # The turn that ended has left its answer.
-                    admission = await self._keeper.admit(request, user or "")
+                    admission = await self._chat_history.admit(request, user or "")
                 return await self._start(request, user, headers, admission)
 
     @asynccontextmanager
@@ -132,7 +132,7 @@ class Chats:
         Raises:
             RequestError: there is no such chat, or it is somebody else's.
         """
-        messages = await self._keeper.messages(chat_id, user or "")
+        messages = await self._chat_history.messages(chat_id, user or "")
         turn = await self.live(chat_id, user)
         if turn is not None and messages and messages[-1].id == turn.writer.message_id:
             return messages[:-1]
@@ -191,11 +191,11 @@ class Chats:
         self, request: ChatRequest, user: str | None, headers: Mapping[str, str], admission: Admission
     ) -> Turn:
         log = TurnLog(secrets.token_hex(16), request.id, user or "")
-        await self._keeper.begin(log, admission)
+        await self._chat_history.begin(log, admission)
         # From here to the turn's place in `_turns` nothing waits, so that `drain` sees each turn that begins.
         if self._draining:
             raise _busy()
-        writer = self._keeper.writer(
+        writer = self._chat_history.writer(
             log, admission.continues, client=self._settings.client, value_limit=self._settings.value_limit
         )
         turn = Turn(
@@ -241,7 +241,7 @@ class Chats:
     async def _ended(self, log: TurnLog, began: float, outcome: Outcome, message: UIMessage) -> None:
         self.metrics.turn_ended(outcome, time.monotonic() - began)
         try:
-            if not await self._keeper.end(log, message) and message.parts:
+            if not await self._chat_history.end(log, message) and message.parts:
                 _log.info("the answer of turn %s was not kept: a newer turn has its place", log.turn)
             if self._settings.on_end is not None:
                 await self._settings.on_end(outcome, message)

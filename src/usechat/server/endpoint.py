@@ -14,11 +14,12 @@ from usechat.errors import RequestError
 from usechat.history import History
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, decode_request
-from usechat.server.access import check_id, json_body, origin_allowed, plain_error, without_secrets
 from usechat.server.auth import Authenticate, authenticated
+from usechat.server.bodies import check_id, json_body, without_secrets
+from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
 from usechat.server.chats import Chats, ChatSettings
-from usechat.server.keeping import Keeper, KeptByClient, KeptByServer
-from usechat.server.response import StreamLimits, TurnResponse
+from usechat.server.origins import origin_allowed
+from usechat.server.responses import StreamLimits, TurnResponse, plain_error
 from usechat.server.signatures import ApprovalSigner
 from usechat.server.websocket import ChatSockets
 from usechat.stores import TurnStore
@@ -58,8 +59,8 @@ class ChatEndpoint:
         stream: StreamLimits = _STREAM,
         origins: Collection[str] = (),
     ) -> None:
-        keeper = _keeper(history, approval_secret, settings.approval_ttl)
-        self.chats = Chats(agent, store or MemoryTurnStore(), keeper, settings)
+        chat_history = _chat_history(history, approval_secret, settings.approval_ttl)
+        self.chats = Chats(agent, store or MemoryTurnStore(), chat_history, settings)
         self._authenticate = authenticate
         self._limits = limits
         self._stream = stream
@@ -144,10 +145,12 @@ class ChatEndpoint:
         return user
 
 
-def _keeper(history: History | Literal["client"] | None, approval_secret: str | None, approval_ttl: float) -> Keeper:
+def _chat_history(
+    history: History | Literal["client"] | None, approval_secret: str | None, approval_ttl: float
+) -> ChatHistory:
     if history == "client":
-        return KeptByClient(ApprovalSigner(approval_secret, approval_ttl))
-    return KeptByServer(history or History(Database()), approval_ttl)
+        return ClientHistory(ApprovalSigner(approval_secret, approval_ttl))
+    return ServerHistory(history or History(Database()), approval_ttl)
 
 
 def _seen(request: Request, turn: Turn) -> int | None:

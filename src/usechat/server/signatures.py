@@ -23,7 +23,7 @@ from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import IDENTIFIER, UIMessage
 from usechat.protocol.rules import local_error
 from usechat.protocol.writer import MessageWriter
-from usechat.server.intake import EXPIRED, NOTHING_OPEN, calls
+from usechat.server.admission import EXPIRED, NOTHING_OPEN, calls
 
 __all__ = ["ApprovalSigner", "AskedCall", "SigningWriter"]
 

@@ -22,9 +22,10 @@ from usechat.protocol.websocket import (
     read_resume,
     read_send,
 )
-from usechat.server.access import origin_allowed, without_secrets
+from usechat.server.bodies import without_secrets
 from usechat.server.chats import Chats
-from usechat.server.response import StreamLimits
+from usechat.server.origins import origin_allowed
+from usechat.server.responses import StreamLimits
 from usechat.server.websocket_answer import Answer
 from usechat.turns import Turn
 

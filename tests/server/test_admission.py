@@ -6,7 +6,7 @@ from usechat.agents.chat import Approval, ToolAnswer
 from usechat.errors import RequestError
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
-from usechat.server.intake import admit
+from usechat.server.admission import admit
 
 
 def user(id_: str, text: str = "x") -> UIMessage:

@@ -9,7 +9,7 @@ from usechat.protocol.messages import UIMessage
 from usechat.protocol.sse import DONE
 from usechat.protocol.writer import MessageWriter
 from usechat.server.metrics import Metrics
-from usechat.server.response import STREAM_HEADERS, StreamLimits, TurnResponse
+from usechat.server.responses import STREAM_HEADERS, StreamLimits, TurnResponse
 from usechat.stores import Outcome, TurnLog
 from usechat.turns import Turn, TurnLimits
 

@@ -1,6 +1,6 @@
 import pytest
 
-from usechat.server.settings import ServeSettings
+from usechat.cli.settings import ServeSettings
 
 
 @pytest.mark.parametrize(

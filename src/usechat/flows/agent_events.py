@@ -28,7 +28,7 @@ from usechat.protocol.chunks import (
 from usechat.protocol.clients import ClientName
 from usechat.protocol.writer import MessageWriter
 
-__all__ = ["Speech"]
+__all__ = ["AgentEvents"]
 
 
 class _Call(Struct, frozen=True):
@@ -37,7 +37,7 @@ class _Call(Struct, frozen=True):
     began: float
 
 
-class Speech:
+class AgentEvents:
     """Says one turn after another, as `agent:text`, `agent:thinking` and `agent:tool` with their deltas.
 
     `text` is the last block of text, `usage` the sum over the turns of what the agent gave last as `metadata.usage`.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, Final, cast
 
-from usechat.server.settings import ServeError, ServeSettings
+from usechat.cli.settings import ServeError, ServeSettings
 
 __all__ = ["load_target"]
 

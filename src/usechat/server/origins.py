@@ -1,33 +1,20 @@
-"""What comes before a request reaches the chat: origins, hosts, bodies, ids, and the plain errors that refuse them."""
+"""Where a request may come from: the origins of pages, and the names that the server goes by."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Collection, Sequence
 from typing import Final
 
-import anyio
-from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import PlainTextResponse
-
-from usechat.errors import RequestError
-from usechat.protocol.messages import IDENTIFIER
+from starlette.requests import HTTPConnection
 
 __all__ = [
     "LOOPBACK_HOSTS",
-    "check_id",
     "cors",
     "host_check",
-    "json_body",
     "origin_allowed",
-    "plain_error",
-    "without_secrets",
 ]
-
-_SECRET: Final = frozenset(("authorization", "cookie", "proxy-authorization", "sec-websocket-protocol"))
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -36,12 +23,6 @@ _PORTS: Final = {"http": 80, "https": 443}
 _NAME: Final = r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]"
 _ORIGIN: Final = re.compile(rf"([a-z][a-z0-9+.-]*)://({_NAME})(?::([0-9]{{1,5}}))?")
 _HOST: Final = re.compile(rf"\*|(?:\*\.)?(?:{_NAME})")
-_STATUS_HEADERS: Final[dict[int, dict[str, str]]] = {
-    401: {"www-authenticate": "Bearer"},
-    # Else the server would keep the connection for whoever goes on dripping.
-    408: {"connection": "close"},
-}
-
 _Origin = tuple[str, str, int | None]
 
 
@@ -110,67 +91,3 @@ def _spelled(origin: str) -> str:
     # As a browser spells it: in small letters and without the port that goes without saying.
     scheme, host, port = parsed
     return f"{scheme}://{host}" if port == _PORTS.get(scheme) else f"{scheme}://{host}:{port}"
-
-
-async def json_body(request: Request, *, limit: int, deadline: float) -> bytes:
-    """Read a JSON body of at most `limit` bytes that is there within `deadline` seconds.
-
-    Raises:
-        RequestError: It is not JSON or is compressed (415), is too large (413) or comes too slowly (408).
-        ClientDisconnect: The client went away before its end.
-    """
-    _check_headers(request.headers, limit)
-    try:
-        with anyio.fail_after(deadline):
-            return await _read(request, limit)
-    except TimeoutError:
-        raise RequestError(f"The body did not arrive within {deadline:g} seconds.", status=408) from None
-
-
-def _check_headers(headers: Headers, limit: int) -> None:
-    kind = headers.get("content-type", "").partition(";")[0]
-    if kind.strip().lower() != "application/json":
-        raise RequestError("The content type must be application/json.", status=415)
-    if headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise RequestError("The body must not be compressed.", status=415)
-    length = headers.get("content-length", "")
-    if length.isdecimal() and (len(length) > 18 or int(length) > limit):
-        raise _too_large(limit)
-
-
-async def _read(request: Request, limit: int) -> bytes:
-    body = bytearray()
-    async with aclosing(request.stream()) as pieces:
-        async for piece in pieces:
-            body += piece
-            if len(body) > limit:
-                raise _too_large(limit)
-    return bytes(body)
-
-
-def _too_large(limit: int) -> RequestError:
-    return RequestError(f"The body is larger than {limit:,} bytes.", status=413)
-
-
-def check_id(value: str) -> str:
-    """Give back the id of a chat that came with a path.
-
-    Raises:
-        RequestError: It is empty, too long or has control characters.
-    """
-    if problem := IDENTIFIER(value):
-        raise RequestError(f"The chat's id{problem}.")
-    return value
-
-
-def without_secrets(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that an agent may see."""
-    return {name: value for name, value in headers.items() if name not in _SECRET}
-
-
-def plain_error(error: RequestError) -> PlainTextResponse:
-    """Make the response that says what was wrong, in the sentence that the client shows to its user."""
-    headers = {"cache-control": "no-store", **_STATUS_HEADERS.get(error.status, {})}
-    if error.retry_after is not None:
-        headers["retry-after"] = str(error.retry_after)
-    return PlainTextResponse(str(error), status_code=error.status, headers=headers)

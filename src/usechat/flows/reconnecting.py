@@ -13,7 +13,7 @@ from websockets.uri import parse_uri
 
 from usechat.flows.errors import FlowError
 
-__all__ = ["Link", "pauses"]
+__all__ = ["ReconnectingSocket", "pauses"]
 
 _log = logging.getLogger("usechat")
 
@@ -32,7 +32,7 @@ def pauses(first: float, longest: float) -> Iterator[float]:
         pause = min(pause * _FACTOR, longest)
 
 
-class Link:
+class ReconnectingSocket:
     """One socket at a time. `hear` gets each frame, `lost` is called when the socket is gone, for whatever reason.
 
     As long as `lasting` is set, a socket that is lost is opened again.
@@ -47,7 +47,7 @@ class Link:
         first_pause: float,
         longest_pause: float,
     ) -> None:
-        """Prepare the link.
+        """Prepare the socket.
 
         Raises:
             FlowError: the URL is not one of a WebSocket.

@@ -19,11 +19,11 @@ from uvicorn import Config, Server
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.supervisors import ChangeReload
 
+from usechat.cli.settings import ServeError, ServeSettings
+from usechat.cli.targets import load_target
 from usechat.database import Database
-from usechat.server.access import LOOPBACK_HOSTS
 from usechat.server.app import create_app, how_to_connect
-from usechat.server.settings import ServeError, ServeSettings
-from usechat.server.targets import load_target
+from usechat.server.origins import LOOPBACK_HOSTS
 
 __all__ = ["run"]
 

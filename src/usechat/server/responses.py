@@ -1,19 +1,20 @@
-"""The SSE response that reads a turn's log: it writes together what is ready and waits for nothing else."""
+"""What a request is answered with: a stream that reads a turn's log, or one plain sentence."""
 
 import asyncio
 import time
 from typing import Final
 
 from msgspec import Struct
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from usechat.errors import RequestError
 from usechat.protocol.sse import DONE, KEEP_ALIVE
 from usechat.server.metrics import Metrics
 from usechat.stores import TurnLog
 from usechat.turns import Turn
 
-__all__ = ["STREAM_HEADERS", "StreamLimits", "TurnResponse"]
+__all__ = ["STREAM_HEADERS", "StreamLimits", "TurnResponse", "plain_error"]
 
 STREAM_HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -23,6 +24,11 @@ STREAM_HEADERS: Final = {
 }
 _RAW_HEADERS: Final = [(name.encode(), value.encode()) for name, value in STREAM_HEADERS.items()]
 _BATCH: Final = 64 * 1024
+_STATUS_HEADERS: Final[dict[int, dict[str, str]]] = {
+    401: {"www-authenticate": "Bearer"},
+    # Else the server would keep the connection for whoever goes on dripping.
+    408: {"connection": "close"},
+}
 
 
 class StreamLimits(Struct, frozen=True):
@@ -184,3 +190,11 @@ def _batch_end(log: TurnLog, cursor: int) -> int:
 async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def plain_error(error: RequestError) -> PlainTextResponse:
+    """Make the response that says what was wrong, in the sentence that the client shows to its user."""
+    headers = {"cache-control": "no-store", **_STATUS_HEADERS.get(error.status, {})}
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    return PlainTextResponse(str(error), status_code=error.status, headers=headers)

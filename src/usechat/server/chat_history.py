@@ -12,16 +12,16 @@ from usechat.history import History
 from usechat.protocol.clients import ClientName
 from usechat.protocol.codec import decode_chunk, encode_chunk
 from usechat.protocol.messages import UIMessage
-from usechat.protocol.parts import chunks_of_parts
+from usechat.protocol.part_chunks import chunks_of_parts
 from usechat.protocol.reader import MessageReader
 from usechat.protocol.requests import ChatRequest
 from usechat.protocol.state import StreamState
 from usechat.protocol.writer import MessageWriter
-from usechat.server.intake import EXPIRED, Admission, admit, admit_unkept
+from usechat.server.admission import EXPIRED, Admission, admit, admit_unkept
 from usechat.server.signatures import ApprovalSigner, AskedCall, SigningWriter
 from usechat.stores import TurnLog
 
-__all__ = ["NOT_FOUND", "Keeper", "KeptByClient", "KeptByServer", "new_id"]
+__all__ = ["NOT_FOUND", "ChatHistory", "ClientHistory", "ServerHistory", "new_id"]
 
 NOT_FOUND: Final = "There is no such chat."
 _BROKEN: Final = (msgspec.MsgspecError, ProtocolError, AttributeError, KeyError, TypeError, ValueError)
@@ -31,7 +31,7 @@ def new_id() -> str:
     return secrets.token_urlsafe(12)
 
 
-class Keeper(Protocol):
+class ChatHistory(Protocol):
     """Says what of a request is believed, and keeps what is to be kept of a turn."""
 
     async def admit(self, request: ChatRequest, owner: str) -> Admission:
@@ -69,7 +69,7 @@ class Keeper(Protocol):
         ...
 
 
-class KeptByServer:
+class ServerHistory:
     """The messages are in a history; an approval counts for `approval_ttl` seconds after the message was written."""
 
     def __init__(self, history: History, approval_ttl: float) -> None:
@@ -111,7 +111,7 @@ class KeptByServer:
         return stored.messages
 
 
-class KeptByClient:
+class ClientHistory:
     """The messages are those of each request; of what they say only the approvals are sure to be true."""
 
     def __init__(self, signer: ApprovalSigner) -> None:
