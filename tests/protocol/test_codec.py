@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from usechat.errors import LocalProtocolError, RemoteProtocolError
 from usechat.protocol.chunks import (
     CHUNK_TYPES,
-    Chunk,
     Citation,
     Data,
     Error,
@@ -23,26 +22,11 @@ from usechat.protocol.chunks import (
     UrlSource,
     chunk_type,
 )
-from usechat.protocol.codec import Decoded, clean_chunk, decode_chunk, encode_chunk, encode_frame, parse_json
-from usechat.protocol.sse import encode_event
+from usechat.protocol.codec import Decoded, clean_chunk, decode_chunk, encode_chunk, parse_json
 
 
 def test_there_is_one_class_for_each_chunk_type_of_the_newest_client() -> None:
     assert len(CHUNK_TYPES) == 30
-
-
-@pytest.mark.parametrize(
-    "chunk",
-    [
-        Start("m"),
-        TextDelta("t", "é\n😀"),
-        TextDelta("t", "half \ud83d"),
-        TextDelta("t", "a", {"provider": {"__proto__": 1}}),
-        ToolInputAvailable("c", "search", {"__proto__": 1}),
-    ],
-)
-def test_a_frame_is_the_chunk_as_an_event(chunk: Chunk) -> None:
-    assert encode_frame(chunk) == encode_event(encode_chunk(chunk))
 
 
 def test_absent_fields_are_left_out_and_null_values_stay() -> None:

@@ -302,10 +302,10 @@ def test_a_wrong_body_is_refused_with_one_sentence(sent: bytes, sentence: str):
         (b'{"id":"c","message":{"role":"user","content":"a\nb"}}', "The body is not valid JSON."),
         (b'{"\xff":1}', "The body is not valid UTF-8."),
         (b'{"id":"c","message":{"role":"user","content":"\xed\xa0\xbd"}}', "message is not valid UTF-8."),
-        (b"[" * 100_000, "The body must be a JSON object."),
-        (b'{"id":"c","messages":' + b"[" * 100_000, "The body is nested too deeply."),
+        (b"[" * 40_000, "The body must be a JSON object."),
+        (b'{"id":"c","messages":' + b"[" * 40_000, "The body is nested too deeply."),
         (b'{"x":' * 5_000 + b"1" + b"}" * 5_000, "The body is nested too deeply."),
-        (body(USER, n=0)[:-2] + b"1" * 5_000 + b"}", "'n' must not hold a number that is too large."),
+        (body(USER, n=0)[:-2] + b"1" * 5_000 + b"}", "The body must not hold a number of more than 400 digits."),
         (
             b'{"id":"c","messages":[{"role":"user","content":1e999}]}',
             "messages[0] must not hold a number that is too large.",
@@ -329,18 +329,21 @@ def test_each_limit_is_reached_and_not_passed():
         USER,
         trigger=None,
         one=nested(6),
+        two="\n",
     )
-    limits = Limits(body=len(sent), fields=4, messages=2, parts=2, nesting=6)
+    limits = Limits(body=len(sent), fields=5, messages=2, parts=2, nesting=6, values=35, escapes=1)
     assert len(decode_request(sent, limits).messages) == 2
     assert [
         refusal(sent, msgspec.structs.replace(limits, **{name: getattr(limits, name) - 1}))
         for name in limits.__struct_fields__
     ] == [
         (413, f"The body is larger than {len(sent) - 1} bytes."),
-        (400, "The body must not have more than 3 fields."),
+        (400, "The body must not have more than 4 fields."),
         (400, "messages must not hold more than 1 messages."),
         (400, "messages[0].parts must not hold more than 1 parts."),
         (400, "'one' must not be nested deeper than 5 levels."),
+        (400, "The body must not hold more than 34 values."),
+        (400, "The body must not hold more than 0 escaped characters."),
     ]
 
 
@@ -351,7 +354,9 @@ def test_nesting_is_limited_in_older_messages_too():
 
 
 def test_the_limits_are_those_of_the_documents():
-    assert Limits() == Limits(body=10_485_760, fields=1_000, messages=1_000, parts=1_000, nesting=64)
+    assert Limits() == Limits(
+        body=10_485_760, fields=1_000, messages=1_000, parts=1_000, nesting=64, values=50_000, escapes=1_500_000
+    )
 
 
 def test_a_foreign_field_name_is_quoted_short_and_escaped():

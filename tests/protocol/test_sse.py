@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usechat.errors import RemoteProtocolError
-from usechat.protocol.sse import DONE, EVENT_NAMES, KEEP_ALIVE, OPENED, SseDecoder, SseEvent, encode_event, event_name
+from usechat.protocol.frames import encode_event, event_name
+from usechat.protocol.sse import DONE, KEEP_ALIVE, OPENED, SseDecoder, SseEvent
 
 # What may break out of a line, or is a line end for str.splitlines, or is a lure for a sloppy parser.
 NASTY = st.sampled_from(
@@ -70,54 +71,9 @@ def read_by_the_standard(body: bytes) -> list[SseEvent]:
     return events
 
 
-@pytest.mark.parametrize(
-    ("index", "event", "frame"),
-    [
-        (None, None, b'data: {"type":"finish"}\n\n'),
-        (0, None, b'id: 0\ndata: {"type":"finish"}\n\n'),
-        (None, "finish", b'event: message-finish\ndata: {"type":"finish"}\n\n'),
-        (7, "finish", b'id: 7\nevent: message-finish\ndata: {"type":"finish"}\n\n'),
-    ],
-)
-def test_a_chunk_is_framed_with_the_fields_that_are_asked_for(index: int | None, event: str | None, frame: bytes):
-    assert encode_event(b'{"type":"finish"}', index=index, event=event) == frame
-
-
 def test_the_fixed_frames_are_the_ones_of_the_sdk():
     assert (DONE, OPENED, KEEP_ALIVE) == (b"data: [DONE]\n\n", b": stream-open\n\n", b": keep-alive\n\n")
     assert read(OPENED, KEEP_ALIVE, DONE) == [SseEvent("[DONE]", "message", "", 5)]
-
-
-@pytest.mark.parametrize(
-    ("chunk_type", "name"),
-    [
-        ("start", "message-start"),
-        ("finish", "message-finish"),
-        ("text-delta", "text-delta"),
-        ("tool-input-available", "tool-input-available"),
-        ("start-step", "start-step"),
-        ("error", "error"),
-        ("data-agent-status", "data-agent-status"),
-        ("data-weather.v2_Now", "data-weather.v2_Now"),
-        ("data-" + "x" * 123, "data-" + "x" * 123),
-        ("data-" + "x" * 124, "data"),
-        ("data-wetter heute", "data"),
-        ("data-größe", "data"),
-        ("data-x\n", "data"),
-        ("data-x\r\ndata: {}", "data"),
-        ("data-\0", "data"),
-        ("", "data"),
-    ],
-)
-def test_an_event_is_named_as_the_agent_ops_rfc_wants_unless_the_name_is_not_plain(chunk_type: str, name: str):
-    assert event_name(chunk_type) == name
-
-
-@given(TEXT)
-def test_the_name_of_an_event_is_always_plain_and_stays_what_it_is(text: str):
-    names = [event_name(name) for name in (text, f"data-{text}", *EVENT_NAMES.values())]
-    assert [name for name in names if not re.fullmatch("[a-z][A-Za-z0-9_.-]*", name)] == []
-    assert [event_name(name) for name in names] == names
 
 
 @given(TEXT, st.none() | st.integers(0, 10**12), st.none() | TEXT)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from usechat.errors import RequestError
 from usechat.protocol.chunks import TextDelta
 from usechat.protocol.codec import encode_chunk
+from usechat.protocol.frames import encode_event
 from usechat.protocol.requests import Limits, decode_request
-from usechat.protocol.sse import encode_event
 from usechat.protocol.websocket import (
     chunk_frame,
     chunk_opening,

@@ -420,3 +420,13 @@ def test_nothing_can_be_written_after_the_end(writer: MessageWriter) -> None:
             write()
         assert caught.value.rule == "after-end"
     assert writer.start(UNSET) == []
+
+
+def test_an_end_with_a_field_of_the_wrong_type_is_refused_and_changes_nothing(writer: MessageWriter) -> None:
+    writer.text("a")
+    wrong: Any = 7
+    with pytest.raises(LocalProtocolError, match="finishReason"):
+        writer.finish(wrong)
+    with pytest.raises(LocalProtocolError, match="reason"):
+        writer.abort(wrong)
+    assert writer.text("b") == [TextDelta("id-1", "b")]

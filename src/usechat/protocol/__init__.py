@@ -1,16 +1,24 @@
 """The AI SDK's UI message stream without any I/O.
 
-`MessageWriter` says it, `StreamState` judges it, `MessageReader` understands it; `chunks` is what can be said.
+What can be said        chunks, with any value made plain by values
+When it may be said     tables, rules, state
+Who understands it      clients
+Writing a message       writer, with lanes, steps and wire_ids; closing ends any stream
+Reading a message       reader, with open_parts, partial and metadata; verdict judges a recording
+Telling it again        replay, with part_chunks
+Bytes out and in        codec, frames, sse, websocket
+What a client sends     requests, with messages, json_scan and canonical
 """
 
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
 from usechat.protocol.closing import closing
 from usechat.protocol.codec import Decoded, decode_chunk, encode_chunk
+from usechat.protocol.frames import encode_event
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
 from usechat.protocol.requests import ChatRequest, Limits, decode_request
-from usechat.protocol.sse import SseDecoder, SseEvent, encode_event
+from usechat.protocol.sse import SseDecoder, SseEvent
 from usechat.protocol.state import StreamState
 from usechat.protocol.verdict import Verdict, judge, recorded_events
 from usechat.protocol.writer import MessageWriter

@@ -10,14 +10,13 @@ from usechat.protocol.chunks import CHUNK_TYPES, Chunk, Data, TextDelta, chunk_t
 from usechat.protocol.rules import local_error, remote_error
 from usechat.protocol.values import VALUE_LIMIT, has_forbidden_key, may_hold_forbidden_key, plain
 
-__all__ = ["Decoded", "clean_chunk", "decode_chunk", "encode_chunk", "encode_frame", "parse_json"]
+__all__ = ["Decoded", "clean_chunk", "decode_chunk", "encode_chunk", "parse_json", "read_chunk"]
 
 _LIMITED: Final = frozenset(
     ("input", "output", "data", "messageMetadata", "toolMetadata", "approvalDescriptor", "inputSchemaInput")
 )
 _UNLIMITED: Final = 1 << 62
 _encode = msgspec.json.Encoder().encode
-_EVENT: Final = (b"data: ", b"\n\n")
 
 
 class Decoded(NamedTuple):
@@ -41,20 +40,6 @@ def encode_chunk(chunk: Chunk) -> bytes:
     if type(chunk) is TextDelta and chunk.provider_metadata is UNSET:
         return payload
     return _encode(clean_chunk(chunk)) if may_hold_forbidden_key(payload) else payload
-
-
-def encode_frame(chunk: Chunk) -> bytes:
-    """The chunk as a server-sent event.
-
-    Raises:
-        LocalProtocolError: a field has a value of the wrong type.
-    """
-    if type(chunk) is TextDelta and chunk.provider_metadata is UNSET:
-        try:
-            return _encode(chunk).join(_EVENT)
-        except (TypeError, ValueError):
-            pass
-    return encode_chunk(chunk).join(_EVENT)
 
 
 def clean_chunk(chunk: Chunk, limit: int = VALUE_LIMIT) -> Chunk:
@@ -81,7 +66,15 @@ def decode_chunk(payload: str | bytes) -> Decoded:
     Raises:
         RemoteProtocolError: no client takes it; the error names the chunk and the rule.
     """
-    wire = _object(payload)
+    return read_chunk(_object(payload))
+
+
+def read_chunk(wire: dict[str, Any]) -> Decoded:
+    """Read a chunk from the object that it is on the wire.
+
+    Raises:
+        RemoteProtocolError: no client takes it.
+    """
     name = wire.get("type")
     kind = _kind(name)
     try:

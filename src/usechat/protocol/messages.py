@@ -9,7 +9,18 @@ from msgspec import UNSET, UnsetType
 
 from usechat.errors import RequestError
 
-__all__ = ["IDENTIFIER", "MESSAGE_ID", "TOOL_CALL_ID", "Role", "UIMessage", "one_of", "read_message", "shape"]
+__all__ = [
+    "IDENTIFIER",
+    "MESSAGE_ID",
+    "TOOL_CALL_ID",
+    "Role",
+    "UIMessage",
+    "is_tool_call",
+    "one_of",
+    "read_message",
+    "shape",
+    "tool_name",
+]
 
 Role = Literal["system", "user", "assistant"]
 
@@ -26,6 +37,17 @@ class UIMessage(msgspec.Struct):
     def text(self) -> str:
         # Joined with nothing, as the SDK's own pages do: a break that nobody wrote could fall inside a word.
         return "".join(part["text"] for part in self.parts if part["type"] == "text")
+
+
+def is_tool_call(part: Mapping[str, Any]) -> bool:
+    kind: str = part["type"]
+    return kind == "dynamic-tool" or kind.startswith("tool-")
+
+
+def tool_name(part: Mapping[str, Any]) -> str:
+    """The name of the tool that this part calls."""
+    kind: str = part["type"]
+    return part["toolName"] if kind == "dynamic-tool" else kind.removeprefix("tool-")
 
 
 # A check gives nothing, or what is wrong: the path below the value and the rest of a sentence (".id is missing").

@@ -1,10 +1,26 @@
-"""The metadata of a message, merged as the client does it."""
+"""The metadata of a message: what may be sent, and how the client merges it."""
 
 from typing import Any, cast
 
-from usechat.protocol.rules import remote_error
+from msgspec import UNSET
 
-__all__ = ["merged"]
+from usechat.protocol.rules import local_error, remote_error
+from usechat.protocol.values import plain
+
+__all__ = ["merged", "sendable"]
+
+
+def sendable(value: Any, limit: int, name: str) -> Any:
+    """The metadata as plain JSON; UNSET stays what it is. `name` is the type of the chunk that brings it.
+
+    Raises:
+        LocalProtocolError: it is no object.
+    """
+    metadata = UNSET if value is UNSET else plain(value, limit)
+    if metadata is UNSET or metadata is None or isinstance(metadata, dict):
+        return cast("Any", metadata)
+    # The client merges metadata as objects, and throws over anything else.
+    raise local_error("shape", name, "The metadata of a message must be an object.")
 
 
 def merged(base: Any, overrides: Any) -> Any:

@@ -28,9 +28,10 @@ from usechat.protocol.chunks import (
     ToolOutputDenied,
     ToolOutputError,
 )
+from usechat.protocol.messages import is_tool_call, tool_name
 from usechat.protocol.partial import parse_partial
 
-__all__ = ["chunks_of_parts"]
+__all__ = ["chunks_of_parts", "in_pieces"]
 
 Part: TypeAlias = dict[str, Any]
 _OF_THE_CALL: Final = frozenset(("title", "callProviderMetadata", "resultProviderMetadata"))
@@ -41,6 +42,28 @@ _APPROVAL: Final = {
     "approval_descriptor": "descriptor",
     "input_schema_input": "inputSchemaInput",
 }
+
+_LONG_INPUT: Final = 128
+_BEGINS_JSON: Final = frozenset('{["-0123456789tfn')
+# In characters, each of which is at most four bytes.
+_PIECE: Final = 64 * 1024
+
+
+def in_pieces(texts: Iterable[str]) -> Iterator[str]:
+    """The texts as one, in pieces that are cheap to encode: short ones are joined, a long one is cut."""
+    waiting: list[str] = []
+    size = 0
+    for text in texts:
+        if size + len(text) > _PIECE:
+            if size:
+                yield "".join(waiting)
+            whole = len(text) - len(text) % _PIECE
+            yield from (text[at : at + _PIECE] for at in range(0, whole, _PIECE))
+            waiting, size, text = [], 0, text[whole:]
+        waiting.append(text)
+        size += len(text)
+    if size:
+        yield "".join(waiting)
 
 
 def chunks_of_parts(parts: Iterable[Part]) -> Iterator[Chunk]:
@@ -53,7 +76,7 @@ def chunks_of_parts(parts: Iterable[Part]) -> Iterator[Chunk]:
             yield from _text(part, f"before-{number}")
         elif kind == "reasoning":
             yield from _reasoning(part, part.get("id", f"before-{number}"))
-        elif kind == "dynamic-tool" or kind.startswith("tool-"):
+        elif is_tool_call(part):
             yield from _tool(part)
         elif kind.startswith("data-"):
             yield msgspec.convert(part, Data)
@@ -63,8 +86,7 @@ def chunks_of_parts(parts: Iterable[Part]) -> Iterator[Chunk]:
 
 def _text(part: Part, id_: str) -> Iterator[Chunk]:
     yield TextStart(id_, part.get("providerMetadata", UNSET))
-    if part["text"]:
-        yield TextDelta(id_, part["text"])
+    yield from (TextDelta(id_, piece) for piece in in_pieces((part["text"],)))
     if part.get("state") != "streaming":
         citations = part.get("citations")
         yield TextEnd(id_, citations=UNSET if citations is None else msgspec.convert(citations, list[Citation]))
@@ -72,8 +94,7 @@ def _text(part: Part, id_: str) -> Iterator[Chunk]:
 
 def _reasoning(part: Part, id_: str) -> Iterator[Chunk]:
     yield ReasoningStart(id_, part.get("providerMetadata", UNSET))
-    if part["text"]:
-        yield ReasoningDelta(id_, part["text"])
+    yield from (ReasoningDelta(id_, piece) for piece in in_pieces((part["text"],)))
     if part.get("state") != "streaming":
         yield ReasoningEnd(id_)
 
@@ -82,7 +103,7 @@ def _tool(part: Part) -> Iterator[Chunk]:
     dynamic = part["type"] == "dynamic-tool"
     call: dict[str, Any] = {
         "tool_call_id": part["toolCallId"],
-        "tool_name": part["toolName"] if dynamic else part["type"].removeprefix("tool-"),
+        "tool_name": tool_name(part),
         "dynamic": True if dynamic else UNSET,
         "provider_executed": part.get("providerExecuted", UNSET),
         "title": part.get("title", UNSET),
@@ -97,7 +118,10 @@ def _tool(part: Part) -> Iterator[Chunk]:
     if "rawInput" in part or "input" not in part:
         yield ToolInputStart(**call, input_encoding=_encoding(part))
         if "rawInput" in part:
-            yield ToolInputDelta(part["toolCallId"], part["rawInput"])
+            # An empty delta also makes a difference: the part has a raw input then.
+            pieces = in_pieces((part["rawInput"],))
+            yield ToolInputDelta(part["toolCallId"], next(pieces, ""))
+            yield from (ToolInputDelta(part["toolCallId"], piece) for piece in pieces)
     else:
         yield ToolInputAvailable(**call, input=part["input"])
     yield from _approval(part)
@@ -120,10 +144,13 @@ def _wrong_input(part: Part, call: dict[str, Any]) -> Iterator[Chunk]:
 
 def _is_wrong_input(part: Part) -> bool:
     """Whether this is how v5 and v6 keep an input that the tool could not be called with."""
-    if "rawInput" not in part or "input" in part:
+    if "rawInput" not in part or "input" in part or part["state"] == "input-streaming":
         return False
     raw = part["rawInput"]
-    return not isinstance(raw, str) or parse_partial(raw) is not UNSET
+    if not isinstance(raw, str):
+        return True
+    # Parsing costs microseconds a character; a long text that begins as JSON has a value in nearly every case.
+    return raw.lstrip()[:1] in _BEGINS_JSON if len(raw) > _LONG_INPUT else parse_partial(raw) is not UNSET
 
 
 def _approval(part: Part) -> Iterator[Chunk]:

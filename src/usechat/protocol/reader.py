@@ -40,7 +40,7 @@ from usechat.protocol.chunks import (
     ToolOutputError,
     chunk_type,
 )
-from usechat.protocol.messages import UIMessage
+from usechat.protocol.messages import UIMessage, is_tool_call
 from usechat.protocol.metadata import merged
 from usechat.protocol.open_parts import OpenInput, OpenText, Part, settle_input, settle_text
 from usechat.protocol.rules import remote_error
@@ -104,7 +104,7 @@ class MessageReader:
 
     def _continue_inputs(self) -> None:
         for part in self._step_parts():
-            if _is_tool(part) and part["state"] == "input-streaming":
+            if is_tool_call(part) and part["state"] == "input-streaming":
                 self._inputs[part["toolCallId"]] = OpenInput(part, part.get("rawInput", ""), [])
 
     def _step_parts(self) -> list[Part]:
@@ -236,7 +236,7 @@ class MessageReader:
 
     def _response(self, chunk: ToolApprovalResponse) -> None:
         for part in self._message.parts:
-            if _is_tool(part) and part.get("approval", {}).get("id") == chunk.approval_id:
+            if is_tool_call(part) and part.get("approval", {}).get("id") == chunk.approval_id:
                 part["state"] = "approval-responded"
                 part["approval"] = {**part["approval"], "approved": chunk.approved}
                 _set(part["approval"], "reason", chunk.reason)
@@ -250,7 +250,7 @@ class MessageReader:
         """The call's part in the current step; static and dynamic parts are kept apart unless `dynamic` is None."""
         for part in self._step_parts():
             fits = dynamic is None or (part["type"] == "dynamic-tool") is (dynamic is True)
-            if fits and _is_tool(part) and part["toolCallId"] == call_id:
+            if fits and is_tool_call(part) and part["toolCallId"] == call_id:
                 return part
         return None
 
@@ -262,7 +262,7 @@ class MessageReader:
         if part is not None:
             return part
         for part in reversed(self._message.parts):
-            if _is_tool(part) and part["toolCallId"] == call_id:
+            if is_tool_call(part) and part["toolCallId"] == call_id:
                 return part
         raise remote_error("call-unknown", name, f"`{name}` for the call {call_id!r:.60}, which is not known.")
 
@@ -331,8 +331,3 @@ class MessageReader:
 def _set(part: Part, name: str, value: Any) -> None:
     if value is not UNSET:
         part[name] = value
-
-
-def _is_tool(part: Part) -> bool:
-    kind: str = part["type"]
-    return kind == "dynamic-tool" or kind.startswith("tool-")

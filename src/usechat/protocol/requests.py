@@ -3,12 +3,13 @@
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from usechat.errors import RequestError
+from usechat.protocol.json_scan import LONGEST_NUMBER, MOST_EXTREMES, scan_json
 from usechat.protocol.messages import IDENTIFIER, MESSAGE_ID, UIMessage, one_of, read_message, shape
 
 __all__ = ["ChatRequest", "Limits", "Trigger", "decode_json", "decode_request"]
@@ -21,13 +22,18 @@ _BODY = shape(
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The most that a body may hold: bytes, fields, messages, parts of a message, levels of a message or of a field."""
+    """The most that a body may hold: bytes, fields, messages, parts of a message, levels of a message or of a field.
+
+    `values` are all of its JSON values, and `escapes` the backslashes in its strings: decoding costs time for each.
+    """
 
     body: int = 10 * 1024 * 1024
     fields: int = 1_000
     messages: int = 1_000
     parts: int = 1_000
     nesting: int = 64
+    values: int = 50_000
+    escapes: int = 1_500_000
 
 
 _LIMITS = Limits()
@@ -79,6 +85,7 @@ def decode_request(body: bytes, limits: Limits = _LIMITS) -> ChatRequest:
     """
     if len(body) > limits.body:
         raise RequestError(f"The body is larger than {limits.body:,} bytes.", status=413)
+    _check_cost(body, "The body", limits)
     fields = decode_json(_FIELDS, body, "The body", "must be a JSON object")
     if len(fields) > limits.fields:
         raise RequestError(f"The body must not have more than {limits.fields:,} fields.")
@@ -97,6 +104,25 @@ def decode_request(body: bytes, limits: Limits = _LIMITS) -> ChatRequest:
         only_last=only_last,
         limits=limits,
     )
+
+
+def _check_cost(text: bytes, path: str, limits: Limits) -> None:
+    """Refuse a JSON text that would take long to decode.
+
+    Raises:
+        RequestError: It holds too much.
+    """
+    scan = scan_json(text, limits.values)
+    if scan.values > limits.values:
+        raise RequestError(f"{path} must not hold more than {limits.values:,} values.")
+    if scan.escapes > limits.escapes:
+        raise RequestError(f"{path} must not hold more than {limits.escapes:,} escaped characters.")
+    if scan.extremes > MOST_EXTREMES:
+        raise RequestError(
+            f"{path} must not hold more than {MOST_EXTREMES:,} numbers with an exponent of three digits."
+        )
+    if scan.long_number:
+        raise RequestError(f"{path} must not hold a number of more than {LONGEST_NUMBER} digits.")
 
 
 def _take_messages(fields: dict[str, Raw], limits: Limits) -> list[Raw]:
@@ -145,8 +171,14 @@ def decode_json(decoder: msgspec.json.Decoder[_T], raw: bytes | Raw, path: str, 
     try:
         try:
             return decoder.decode(raw)
+        except msgspec.ValidationError:
+            raise
         except msgspec.DecodeError:
-            return decoder.decode(_without_lone_surrogates(bytes(raw)))
+            text = bytes(raw)
+            mended = _without_lone_surrogates(text)
+            if mended is text:
+                raise
+            return decoder.decode(mended)
     except msgspec.ValidationError:
         raise RequestError(f"{path} {rule}.") from None
     except msgspec.DecodeError:
@@ -157,14 +189,16 @@ def decode_json(decoder: msgspec.json.Decoder[_T], raw: bytes | Raw, path: str, 
         raise RequestError(f"{path} is nested too deeply.") from None
 
 
-# A high half without a low half after it, or a low half without a high half before it.
-_LONE_SURROGATE = re.compile(
-    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+_MOST_ESCAPES: Final = 100_000
+# What begins with a backslash and must not be taken apart, or else half a surrogate pair alone.
+_SURROGATES: Final = re.compile(
+    rb"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2}))"
 )
 
 
 def _without_lone_surrogates(text: bytes) -> bytes:
-    # A browser sends half an emoji where a string was cut in its middle, and msgspec refuses that. Escaped backslashes
-    # are respelled first, so that every backslash that is left begins an escape.
-    return _LONE_SURROGATE.sub(rb"\\ufffd", text.replace(rb"\\", rb"\u005c"))
+    # A browser sends half an emoji where a string was cut in its middle, and msgspec refuses that. A text with very
+    # many escapes would take too long to mend.
+    if b"\\" not in text or text.count(b"\\") > _MOST_ESCAPES:
+        return text
+    return _SURROGATES.sub(lambda found: rb"\ufffd" if found[1] else found[0], text)

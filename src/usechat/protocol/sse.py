@@ -1,4 +1,4 @@
-"""Server-sent events: bytes out and bytes in, by the event stream grammar of the WHATWG HTML standard (9.2.6)."""
+"""Server-sent events by the grammar of the WHATWG HTML standard (9.2.6): a stream's own lines, and the decoder."""
 
 import re
 
@@ -6,52 +6,14 @@ import msgspec
 
 from usechat.protocol.rules import remote_error
 
-__all__ = [
-    "DONE",
-    "EVENT_NAMES",
-    "KEEP_ALIVE",
-    "OPENED",
-    "SseDecoder",
-    "SseEvent",
-    "encode_event",
-    "event_name",
-    "payload_of",
-]
+__all__ = ["DONE", "KEEP_ALIVE", "OPENED", "SseDecoder", "SseEvent"]
 
 DONE = b"data: [DONE]\n\n"
 OPENED = b": stream-open\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
-# The Agent Ops RFC names these two otherwise than the chunk; every other event is named as its chunk's type.
-EVENT_NAMES = {"start": "message-start", "finish": "message-finish"}
-
-# The name of a data chunk comes from outside: what could break out of its line, or is not plain, is called "data".
-_SAFE_NAME = re.compile(r"[a-z][A-Za-z0-9_.-]{0,127}")
-_UNSAFE_NAME = "data"
-
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
-
-
-def event_name(chunk_type: str) -> str:
-    """Give the `event:` name of a chunk's type; a name that it gave stays what it is."""
-    name = EVENT_NAMES.get(chunk_type, chunk_type)
-    return name if _SAFE_NAME.fullmatch(name) else _UNSAFE_NAME
-
-
-def encode_event(payload: bytes, index: int | None = None, event: str | None = None) -> bytes:
-    """Frame one chunk; `payload` is its JSON on one line, `event` its type, if an `event:` line is wanted."""
-    if event is None:
-        return payload.join((b"data: ", b"\n\n")) if index is None else b"id: %d\ndata: %b\n\n" % (index, payload)
-    name = event_name(event).encode()
-    if index is None:
-        return b"event: %b\ndata: %b\n\n" % (name, payload)
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (index, name, payload)
-
-
-def payload_of(frame: bytes) -> bytes:
-    """The chunk's JSON in a frame that `encode_event` made."""
-    return frame[frame.index(b"data: ") + 6 : -2]
 
 
 class SseEvent(msgspec.Struct, frozen=True):

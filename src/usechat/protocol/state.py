@@ -33,6 +33,7 @@ from usechat.protocol.chunks import (
     ToolOutputError,
     chunk_type,
 )
+from usechat.protocol.messages import is_tool_call, tool_name
 from usechat.protocol.rules import local_error
 from usechat.protocol.tables import CALLS, MESSAGE, PARTS, UNFINISHED, CallState, Phase
 
@@ -123,10 +124,8 @@ class StreamState:
         if kind == "step-start":
             self.step += 1
             self.here = []
-        elif kind == "dynamic-tool" or kind.startswith("tool-"):
-            dynamic = kind == "dynamic-tool"
-            name = part["toolName"] if dynamic else kind.removeprefix("tool-")
-            call = Call(part["toolCallId"], name, dynamic, self.step, _call_state(part))
+        elif is_tool_call(part):
+            call = Call(part["toolCallId"], tool_name(part), kind == "dynamic-tool", self.step, _call_state(part))
             call.provider_executed = part.get("providerExecuted") is True
             self.calls[call.id] = call
             self.here.append(call)

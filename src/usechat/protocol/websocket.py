@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from usechat.errors import RequestError
+from usechat.protocol.frames import payload_of
 from usechat.protocol.messages import IDENTIFIER
 
 # The one reader of JSON that forgives half an emoji as browsers send it.
@@ -16,7 +17,6 @@ from usechat.protocol.requests import (
     decode_json,
     decode_request,
 )
-from usechat.protocol.sse import payload_of
 
 __all__ = [
     "ClientFrame",

@@ -14,18 +14,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from usechat.errors import RequestError
 from usechat.protocol.canonical import canonical
-from usechat.protocol.chunks import Chunk, ToolApprovalRequest, ToolApprovalResponse, ToolInputAvailable
-from usechat.protocol.clients import ClientName
-from usechat.protocol.messages import IDENTIFIER, UIMessage
-from usechat.protocol.rules import local_error
-from usechat.protocol.writer import MessageWriter
-from usechat.server.admission import EXPIRED, NOTHING_OPEN, calls
+from usechat.protocol.state import Call
+from usechat.server.admission import EXPIRED, NOTHING_OPEN
 
-__all__ = ["ApprovalSigner", "AskedCall", "SigningWriter"]
+__all__ = ["ApprovalSigner", "AskedCall", "signed_approval_ids"]
 
 _ANSWERED: Final = "This approval was answered already."
 
@@ -102,51 +98,10 @@ def _random_key() -> bytes:
     return secrets.token_bytes(_KEY_BYTES)
 
 
-class SigningWriter(MessageWriter):
-    """Writes a message whose approvals have signed ids; the agent goes on using the ids that it gave."""
+def signed_approval_ids(signer: ApprovalSigner, chat: str, owner: str) -> Callable[[str, Call, Any], str]:
+    """Make the `approval_id` of a `MessageWriter` for this user's chat."""
 
-    def __init__(
-        self,
-        message_id: str,
-        *,
-        signer: ApprovalSigner,
-        chat: str,
-        owner: str,
-        new_id: Callable[[], str],
-        client: ClientName,
-        continues: UIMessage | None,
-        value_limit: int,
-    ) -> None:
-        super().__init__(message_id, new_id=new_id, client=client, continues=continues, value_limit=value_limit)
-        self._signer = signer
-        self._chat = chat
-        self._owner = owner
-        parts = () if continues is None else continues.parts
-        self._shown: dict[str, Any] = {part["toolCallId"]: part.get("input") for part in calls(parts)}
-        self._signed_ids: dict[str, str] = {}
+    def sign(approval_id: str, call: Call, shown: Any) -> str:
+        return signer.sign(approval_id, AskedCall(chat, owner, call.id, call.name, shown))
 
-    def _put(self, chunk: Chunk) -> None:
-        match chunk:
-            case ToolInputAvailable():
-                self._shown[chunk.tool_call_id] = chunk.input
-            case ToolApprovalRequest():
-                chunk = structs.replace(chunk, approval_id=self._sign(chunk))
-            case ToolApprovalResponse():
-                signed_id = self._signed_ids.get(chunk.approval_id, chunk.approval_id)
-                chunk = structs.replace(chunk, approval_id=signed_id)
-            case _:
-                pass
-        super()._put(chunk)
-
-    def _sign(self, chunk: ToolApprovalRequest) -> str:
-        call = self.state.calls.get(chunk.tool_call_id)
-        if call is None:
-            # The state refuses the chunk, and says why.
-            return chunk.approval_id
-        asked = AskedCall(self._chat, self._owner, call.id, call.name, self._shown.get(call.id))
-        signed_id = self._signer.sign(chunk.approval_id, asked)
-        if problem := IDENTIFIER(signed_id):
-            sentence = f"The id of an approval with its signature{problem}."
-            raise local_error("shape", "tool-approval-request", sentence)
-        self._signed_ids[chunk.approval_id] = signed_id
-        return signed_id
+    return sign
