@@ -10,45 +10,41 @@ from pathlib import Path
 
 from sqlalchemy import Engine, event
 
+from histories import begin, said
 from usechat.database import Database
-from usechat.history import History, StoredChat
+from usechat.history import History
 from usechat.protocol.messages import UIMessage
 
 __all__ = ["ACTS", "STATES"]
 
-
-def _said(message_id: str, text: str) -> UIMessage:
-    return UIMessage(message_id, "user" if message_id[0] == "u" else "assistant", [{"type": "text", "text": text}])
-
-
-_U1, _A1, _U2, _A2, _A3 = (_said(name, f"This is {name}.") for name in ("u1", "a1", "u2", "a2", "a3"))
-_EDITED = _said("u1", "This is another u1.")
+_U1, _A1, _U2, _A2, _A3 = (said(name, f"This is {name}.") for name in ("u1", "a1", "u2", "a2", "a3"))
+_EDITED = said("u1", "This is another u1.")
 
 ACTS: list[Callable[[History, str], Awaitable[object]]] = [
-    lambda history, chat: history.begin(chat, "ann", "t1", [_U1]),
-    lambda history, chat: history.end(chat, "t1", _A1),
-    lambda history, chat: history.begin(chat, "ann", "t2", [_U1, _A1, _U2]),
-    lambda history, chat: history.end(chat, "t2", _A2),
-    lambda history, chat: history.begin(chat, "ann", "t3", [_U1, _A1, _U2]),
-    lambda history, chat: history.end(chat, "t3", _A3),
-    lambda history, chat: history.begin(chat, "ann", "t4", [_EDITED]),
-    lambda history, chat: history.begin(chat, "ann", "t5", [_EDITED, _U2]),
-    lambda history, chat: history.end(chat, "t4", _A1),
-    lambda history, chat: history.end(chat, "t5", _A2),
+    lambda history, chat: begin(history, "t1", 0, [_U1], chat_id=chat),
+    lambda history, chat: history.end(chat, "t1", 1, _A1),
+    lambda history, chat: begin(history, "t2", 2, [_U2], chat_id=chat),
+    lambda history, chat: history.end(chat, "t2", 1, _A2),
+    lambda history, chat: begin(history, "t3", 3, [], chat_id=chat),
+    lambda history, chat: history.end(chat, "t3", 1, _A3),
+    lambda history, chat: begin(history, "t4", 0, [_EDITED], chat_id=chat),
+    lambda history, chat: begin(history, "t5", 1, [_U2], chat_id=chat),
+    lambda history, chat: history.end(chat, "t4", 1, _A1),
+    lambda history, chat: history.end(chat, "t5", 1, _A2),
 ]
 # What is stored before the first act, and after each.
-STATES: list[StoredChat | None] = [
-    None,
-    StoredChat("ann", [_U1]),
-    StoredChat("ann", [_U1, _A1]),
-    StoredChat("ann", [_U1, _A1, _U2]),
-    StoredChat("ann", [_U1, _A1, _U2, _A2]),
-    StoredChat("ann", [_U1, _A1, _U2]),
-    StoredChat("ann", [_U1, _A1, _U2, _A3]),
-    StoredChat("ann", [_EDITED]),
-    StoredChat("ann", [_EDITED, _U2]),
-    StoredChat("ann", [_EDITED, _A1, _U2]),
-    StoredChat("ann", [_EDITED, _A1, _U2, _A2]),
+STATES: list[list[UIMessage]] = [
+    [],
+    [_U1],
+    [_U1, _A1],
+    [_U1, _A1, _U2],
+    [_U1, _A1, _U2, _A2],
+    [_U1, _A1, _U2],
+    [_U1, _A1, _U2, _A3],
+    [_EDITED],
+    [_EDITED, _U2],
+    [_EDITED, _A1, _U2],
+    [_EDITED, _A1, _U2, _A2],
 ]
 
 

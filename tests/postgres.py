@@ -4,8 +4,11 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,26 @@ class Postgres:
         command = ["createdb", "--host", str(self._directory), "--username", "usechat", "--maintenance-db", "postgres"]
         subprocess.run([*command, name], check=True, env={**os.environ, "PATH": _PROGRAMS})
         return f"postgresql://usechat@/{name}?host={self._directory}"
+
+    @property
+    def socket(self) -> Path:
+        return self._directory / ".s.PGSQL.5432"
+
+    @contextmanager
+    def paused(self) -> Generator[None, None, None]:
+        """Let none of its processes run, as on a machine that hangs."""
+        server = int((self._directory / "data" / "postmaster.pid").read_text("utf-8").split()[0])
+        # First the one that starts the others.
+        os.kill(server, signal.SIGSTOP)
+        children = Path(f"/proc/{server}/task/{server}/children").read_text("ascii").split()
+        processes = [*map(int, children), server]
+        try:
+            for process in processes:
+                os.kill(process, signal.SIGSTOP)
+            yield
+        finally:
+            for process in processes:
+                os.kill(process, signal.SIGCONT)
 
     def close(self) -> None:
         self._process.communicate()

@@ -1,86 +1,72 @@
+"""What every history does, whatever it is kept in."""
+
 import asyncio
-import subprocess
-import sys
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import text
 
-import history_crash
+from histories import A1, A2, U1, U2, U3, begin, said, tail
 from usechat.database import Database
-from usechat.history import History, StoredChat
+from usechat.errors import TailChangedError
+from usechat.history import History, HistoryStore, MemoryHistory, StoredMessages, Tail
 from usechat.protocol.messages import UIMessage
 
 pytestmark = pytest.mark.anyio
 
-
-@pytest.fixture(params=["memory", "file", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return request.getfixturevalue("postgres").create()
-    return {"memory": "sqlite://", "file": f"sqlite:///{tmp_path}/chats.db"}[request.param]
+URLS = {"sqlite in memory": "sqlite://", "sqlite": "sqlite:///{}/chats.db"}
 
 
-@pytest.fixture
-async def database(url: str) -> AsyncGenerator[Database]:
+@pytest.fixture(params=["memory", *URLS, "postgres"])
+async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[HistoryStore]:
+    if request.param == "memory":
+        yield MemoryHistory()
+        return
+    is_postgres = request.param == "postgres"
+    url: str = request.getfixturevalue("postgres").create() if is_postgres else URLS[request.param].format(tmp_path)
     database = Database(url)
-    yield database
+    yield History(database)
     await database.aclose()
 
 
-@pytest.fixture
-def history(database: Database) -> History:
-    return History(database)
+async def test_a_chat_that_never_began_is_empty_and_nobodys(history: HistoryStore):
+    def look(stored: StoredMessages) -> tuple[Any, ...]:
+        return stored.tail, stored.find("u1"), stored.last_user(5)
+
+    for owner in ("ann", "bob"):
+        assert await history.read("chat", owner, look) == (Tail(0), None, None)
+        assert await history.load("chat", owner) == []
+        assert await history.load_json("chat", owner) == []
 
 
-def said(message_id: str, words: str = "Hello") -> UIMessage:
-    return UIMessage(message_id, "user" if message_id[0] == "u" else "assistant", [{"type": "text", "text": words}])
+async def test_a_chat_has_the_messages_of_its_turns(history: HistoryStore):
+    await begin(history, "t1", 0, [U1])
+    assert await history.load("chat", "ann") == [U1]
+    assert await history.end("chat", "t1", 1, A1)
+    assert await history.load("chat", "ann") == [U1, A1]
+    await begin(history, "t2", 2, [U2])
+    assert await history.end("chat", "t2", 1, A2)
+    assert await history.load("chat", "ann") == [U1, A1, U2, A2]
 
 
-U1, A1, U2, A2, U3 = (said(message_id) for message_id in ("u1", "a1", "u2", "a2", "u3"))
-
-
-async def execute(database: Database, statement: str, **values: Any) -> None:
-    await database.run(lambda connection: connection.execute(text(statement), values))
-
-
-async def rows(database: Database) -> list[tuple[Any, ...]]:
-    query = text("SELECT position, message_id, turn FROM usechat_messages ORDER BY position")
-    return [tuple(row) for row in await database.run(lambda connection: connection.execute(query).all())]
-
-
-async def test_a_chat_that_never_began_is_not_there(history: History):
-    assert await history.load("chat") is None
-
-
-async def test_a_chat_has_its_owner_and_the_messages_of_its_turns(history: History):
-    await history.begin("chat", "ann", "t1", [U1])
-    assert await history.load("chat") == StoredChat("ann", [U1])
-    assert await history.end("chat", "t1", A1)
-    assert await history.load("chat") == StoredChat("ann", [U1, A1])
-    await history.begin("chat", "ann", "t2", [U1, A1, U2])
-    assert await history.end("chat", "t2", A2)
-    assert await history.load("chat") == StoredChat("ann", [U1, A1, U2, A2])
-
-
-async def test_chats_are_apart_whatever_their_ids_look_like(history: History):
+async def test_chats_are_apart_whatever_their_ids_look_like(history: HistoryStore):
     ids = ["chat", "CHAT", "c%", "c_at", "chat ", "chät", "cha\u0308t", "'; DROP TABLE usechat_chats; --", "../../etc"]
     for number, chat_id in enumerate(ids):
-        await history.begin(chat_id, f"owner {number}", "t1", [said(f"u{number}")])
-    loaded = [await history.load(chat_id) for chat_id in ids]
-    assert loaded == [StoredChat(f"owner {number}", [said(f"u{number}")]) for number in range(len(ids))]
+        await begin(history, "t1", 0, [said(f"u{number}")], chat_id=chat_id, owner=f"owner {number}")
+    loaded = [await history.load(chat_id, f"owner {number}") for number, chat_id in enumerate(ids)]
+    assert loaded == [[said(f"u{number}")] for number in range(len(ids))]
 
 
-async def test_ids_of_the_greatest_length_fit(history: History):
+async def test_ids_of_the_greatest_length_fit(history: HistoryStore):
     # Characters of four bytes that do not repeat, so that no index can compress them.
     chat_id = "".join(chr(0x20000 + n * 37) for n in range(512))
     question, answer = said("u" + chat_id[:511]), said("a" + chat_id[:511])
-    await history.begin(chat_id, chat_id, "t1", [question])
-    assert await history.end(chat_id, "t1", answer)
-    assert await history.load(chat_id) == StoredChat(chat_id, [question, answer])
+    await begin(history, "t1", 0, [question], chat_id=chat_id, owner=chat_id)
+    assert await history.end(chat_id, "t1", 1, answer)
+    assert await history.load(chat_id, chat_id) == [question, answer]
 
 
 @pytest.mark.parametrize(
@@ -97,165 +83,288 @@ async def test_ids_of_the_greatest_length_fit(history: History):
         pytest.param(said("u1", "ü" * 5_000_000), id="ten megabytes"),
     ],
 )
-async def test_a_message_is_stored_as_the_very_json_it_is_sent_as(
-    history: History, database: Database, message: UIMessage
-):
-    await history.begin("chat", "ann", "t1", [message])
-    body = await database.run(lambda connection: connection.scalar(text("SELECT body FROM usechat_messages")))
-    assert body == msgspec.json.encode(message).decode()
-    assert await history.load("chat") == StoredChat("ann", [message])
-
-
-async def test_a_turn_writes_only_what_changed_and_its_question(history: History, database: Database):
-    await history.begin("chat", "ann", "t1", [U1])
-    await history.end("chat", "t1", A1)
-    await history.begin("chat", "ann", "t2", [U1, A1, U2])
-    assert await rows(database) == [(0, "u1", "t1"), (1, "a1", "t1"), (2, "u2", "t2")]
+async def test_a_message_is_stored_as_the_very_json_it_is_sent_as(history: HistoryStore, message: UIMessage):
+    await begin(history, "t1", 0, [message])
+    assert await history.load_json("chat", "ann") == [("u1", msgspec.json.encode(message))]
+    assert await history.load("chat", "ann") == [message]
+    assert await history.read("chat", "ann", lambda stored: stored.message(0)) == message
 
 
 @pytest.mark.parametrize(
-    "messages",
+    ("before", "limit", "expected"),
     [
-        pytest.param([U1, A1, U2], id="regenerated answer"),
-        pytest.param([U1, A1, said("u2", "Edited")], id="edited question"),
-        pytest.param([said("u1", "Edited")], id="edited first question"),
-        pytest.param([U1, A1, U3], id="another question"),
-        pytest.param([U1, said("a1", "Edited"), U2], id="edited answer in the middle"),
-        pytest.param([A1, U1], id="another order"),
-        pytest.param([U1, A1, U2, said("a2", "With a tool's result")], id="continued answer"),
+        (None, None, [U1, A1, U2, A2]),
+        (None, 3, [A1, U2, A2]),
+        (None, 9, [U1, A1, U2, A2]),
+        (None, 0, []),
+        ("a2", None, [U1, A1, U2]),
+        ("a2", 2, [A1, U2]),
+        ("u1", 2, []),
+        ("nowhere", 2, []),
     ],
 )
-async def test_a_turn_that_begins_elsewhere_replaces_what_came_after(history: History, messages: list[UIMessage]):
-    await history.begin("chat", "ann", "t1", [U1, A1, U2])
-    await history.end("chat", "t1", A2)
-    await history.begin("chat", "ann", "t2", messages)
-    assert await history.load("chat") == StoredChat("ann", messages)
+async def test_a_page_of_a_chat_is_the_last_messages_before_one(
+    history: HistoryStore, before: str | None, limit: int | None, expected: list[UIMessage]
+):
+    await begin(history, "t1", 0, [U1, A1, U2, A2])
+    assert await history.load("chat", "ann", before=before, limit=limit) == expected
+    pairs = [(message.id, msgspec.json.encode(message)) for message in expected]
+    assert await history.load_json("chat", "ann", before=before, limit=limit) == pairs
 
 
-async def test_a_chat_stays_its_owners(history: History):
-    await history.begin("chat", "ann", "t1", [U1])
-    await history.begin("nobody's", "", "t1", [U1])
-    for chat_id, owner in [("chat", "bob"), ("chat", ""), ("chat", "Ann"), ("nobody's", "ann")]:
-        with pytest.raises(PermissionError, match=r"^The chat belongs to somebody else\.$"):
-            await history.begin(chat_id, owner, "t2", [U2])
-    assert await history.load("chat") == StoredChat("ann", [U1])
-    assert await history.load("nobody's") == StoredChat("", [U1])
+async def test_messages_are_looked_up_by_id_and_position(history: HistoryStore):
+    system = UIMessage("s1", "system", [{"type": "text", "text": "Be brief."}])
+    await begin(history, "t1", 0, [system, U1, A1, A2])
 
+    def look(stored: StoredMessages) -> tuple[Any, ...]:
+        return (
+            [stored.find(message_id) for message_id in ("s1", "a2", "A2", "")],
+            [stored.role(position) for position in range(4)],
+            stored.message(2),
+            [stored.last_user(before) for before in (0, 1, 2, 4, 9)],
+        )
 
-async def test_of_owners_who_begin_a_chat_at_once_one_gets_it(history: History):
-    owners = [f"owner {n}" for n in range(20)]
-    begun = await asyncio.gather(
-        *(history.begin("chat", owner, f"turn of {owner}", [said("u1", owner)]) for owner in owners),
-        return_exceptions=True,
+    assert await history.read("chat", "ann", look) == (
+        [0, 3, None, None],
+        ["system", "user", "assistant", "assistant"],
+        A1,
+        [None, None, U1, U1, U1],
     )
+    for position in (4, -1):
+        with pytest.raises(ValueError, match=rf"^There is no stored message at position {position} of chat 'chat'\.$"):
+            await history.read("chat", "ann", lambda stored, at=position: stored.message(at))
+        with pytest.raises(ValueError, match=r"^There is no stored message at position"):
+            await history.read("chat", "ann", lambda stored, at=position: stored.role(at))
+
+
+async def test_what_somebody_does_with_a_message_is_not_stored(history: HistoryStore):
+    question, answer = said("u1"), said("a1")
+    await begin(history, "t1", 0, [question])
+    await history.end("chat", "t1", 1, answer)
+    for message in (question, answer, *await history.load("chat", "ann")):
+        message.parts.clear()
+    assert await history.load("chat", "ann") == [U1, A1]
+
+
+@pytest.mark.parametrize(
+    ("keep", "new", "messages"),
+    [
+        pytest.param(3, [], [U1, A1, U2], id="regenerated answer"),
+        pytest.param(1, [], [U1], id="regenerated first answer"),
+        pytest.param(2, [said("u2", "Edited")], [U1, A1, said("u2", "Edited")], id="edited question"),
+        pytest.param(0, [said("u1", "Edited")], [said("u1", "Edited")], id="edited first question"),
+        pytest.param(2, [U3], [U1, A1, U3], id="another question"),
+        pytest.param(0, [A1, U1], [A1, U1], id="another order"),
+        pytest.param(3, [said("a2", "More")], [U1, A1, U2, said("a2", "More")], id="continued answer"),
+        pytest.param(4, [U3], [U1, A1, U2, A2, U3], id="next question"),
+    ],
+)
+async def test_a_turn_that_begins_elsewhere_replaces_what_came_after(
+    history: HistoryStore, keep: int, new: list[UIMessage], messages: list[UIMessage]
+):
+    await begin(history, "t1", 0, [U1, A1, U2])
+    await history.end("chat", "t1", 1, A2)
+    await begin(history, "t2", keep, new)
+    assert await history.load("chat", "ann") == messages
+    ids = [message.id for message in messages]
+    found = await history.read("chat", "ann", lambda stored: [stored.find(message_id) for message_id in ids])
+    assert found == list(range(len(messages)))
+    # The last message is the question, whether it is new or not.
+    assert await history.end("chat", "t2", 1, said("a9"))
+    assert await history.load("chat", "ann") == [*messages, said("a9")]
+
+
+async def test_the_tail_tells_the_last_turn_and_when_it_wrote(history: HistoryStore):
+    times = [time.time()]
+    tails: list[Tail] = []
+
+    async def note() -> None:
+        tails.append(await tail(history))
+        times.append(time.time())
+
+    await begin(history, "t1", 0, [U1])
+    await note()
+    await history.end("chat", "t1", 1, A1)
+    await note()
+    await begin(history, "t9", 0, [U1], chat_id="another")
+    await begin(history, "t2", 1, [said("a1", "With a tool's result")])
+    await note()
+    await history.end("chat", "t2", 1, said("a1", "With a tool's result and more"))
+    await note()
+    await begin(history, "t3", 1, [])
+    await note()
+    assert [(seen.length, seen.turn) for seen in tails] == [(1, "t1"), (2, "t1"), (2, "t2"), (2, "t2"), (1, "t3")]
+    assert [first < seen.written < then for first, seen, then in zip(times, tails, times[1:], strict=False)] == [
+        True
+    ] * 5
+
+
+async def test_a_turn_does_not_begin_after_another_tail_than_the_one_it_saw(history: HistoryStore):
+    await begin(history, "t1", 0, [U1])
+    seen = await tail(history)
+    await history.end("chat", "t1", 1, A1)
+    now = await tail(history)
+    others = [seen, Tail(0), Tail(2, "t2", now.written), Tail(2, "t1", now.written - 1), Tail(3, "t1", now.written)]
+    for after in others:
+        for keep, new in [(0, [U2]), (after.length, [U2]), (min(1, after.length), [U3])]:
+            with pytest.raises(TailChangedError, match=r"^Somebody else wrote to the chat\.$"):
+                await history.begin("chat", "ann", "t2", after=after, keep=keep, new=new, epoch=2)
+    with pytest.raises(TailChangedError):
+        await history.begin("new chat", "ann", "t2", after=now, keep=2, new=[U2], epoch=2)
+    assert [await history.load("chat", "ann"), await tail(history)] == [[U1, A1], now]
+    assert await tail(history, "new chat", "bob") == Tail(0)
+
+
+async def test_of_turns_that_begin_at_once_after_the_same_tail_one_does(history: HistoryStore):
+    await begin(history, "t0", 0, [U1])
+    after = await tail(history)
+    turns = [history.begin("chat", "ann", f"t{n}", after=after, keep=n % 2, new=[U2], epoch=1) for n in range(1, 9)]
+    begun = await asyncio.gather(*turns, return_exceptions=True)
+    assert sorted(type(outcome).__name__ for outcome in begun) == ["NoneType", *["TailChangedError"] * 7]
+    assert (await tail(history)).turn == f"t{begun.index(None) + 1}"
+
+
+async def test_a_chat_stays_its_owners(history: HistoryStore):
+    await begin(history, "t1", 0, [U1])
+    await begin(history, "t1", 0, [U1], chat_id="nobody's", owner="")
+    for chat_id, owner in [("chat", "bob"), ("chat", ""), ("chat", "Ann"), ("nobody's", "ann")]:
+        for call in (
+            history.begin(chat_id, owner, "t2", after=Tail(0), keep=0, new=[U2], epoch=1),
+            history.read(chat_id, owner, lambda _: pytest.fail("must not be looked at")),
+            history.load(chat_id, owner),
+            history.load_json(chat_id, owner, limit=0),
+        ):
+            with pytest.raises(PermissionError, match=r"^The chat belongs to somebody else\.$"):
+                await call
+    assert await history.load("chat", "ann") == [U1]
+    assert await history.load("nobody's", "") == [U1]
+
+
+async def test_of_owners_who_begin_a_chat_at_once_one_gets_it(history: HistoryStore):
+    owners = [f"owner {n}" for n in range(20)]
+    begins = [
+        history.begin("chat", owner, f"turn of {owner}", after=Tail(0), keep=0, new=[said("u1", owner)], epoch=1)
+        for owner in owners
+    ]
+    begun = await asyncio.gather(*begins, return_exceptions=True)
     [winner] = [owner for owner, outcome in zip(owners, begun, strict=True) if outcome is None]
     assert [type(outcome) for outcome in begun].count(PermissionError) == 19
-    assert await history.load("chat") == StoredChat(winner, [said("u1", winner)])
-
-
-@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
-async def test_of_owners_who_begin_a_chat_at_once_in_two_processes_one_gets_it(url: str):
-    databases = [Database(url) for _ in range(2)]
-    ann, bob = (History(database) for database in databases)
-    for number in range(20):
-        chat_id = f"chat {number}"
-        begun = await asyncio.gather(
-            ann.begin(chat_id, "ann", "t1", [U1]), bob.begin(chat_id, "bob", "t1", [U2]), return_exceptions=True
-        )
-        stored = [StoredChat("ann", [U1]), StoredChat("bob", [U2])][begun.index(None)]
-        assert sorted(type(outcome).__name__ for outcome in begun) == ["NoneType", "PermissionError"]
-        assert [await ann.load(chat_id), await bob.load(chat_id)] == [stored, stored]
-    for database in databases:
-        await database.aclose()
-
-
-@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
-async def test_turns_of_a_chat_that_end_at_once_in_two_processes_both_keep_their_answers(url: str):
-    databases = [Database(url) for _ in range(2)]
-    one, other = (History(database) for database in databases)
-    for number in range(20):
-        chat_id = f"chat {number}"
-        await one.begin(chat_id, "ann", "t1", [U1])
-        await other.begin(chat_id, "ann", "t2", [U1, U2])
-        assert await asyncio.gather(one.end(chat_id, "t1", A1), other.end(chat_id, "t2", A2)) == [True, True]
-        assert await one.load(chat_id) == StoredChat("ann", [U1, A1, U2, A2])
-    for database in databases:
-        await database.aclose()
+    assert await history.load("chat", winner) == [said("u1", winner)]
 
 
 @pytest.mark.parametrize(
-    "messages", [[U1, U1], [U1, A1, said("u1", "Edited")], [said("u1"), UIMessage("", "user", [])]]
-)
-async def test_messages_need_ids_of_their_own(history: History, messages: list[UIMessage]):
-    with pytest.raises(ValueError, match=r"^Each message of a chat must have an id of its own\.$"):
-        await history.begin("chat", "ann", "t1", messages)
-    assert await history.load("chat") is None
-
-
-async def test_a_turn_needs_a_message(history: History):
-    with pytest.raises(ValueError, match=r"^A turn must begin with a message\.$"):
-        await history.begin("chat", "ann", "t1", [])
-    assert await history.load("chat") is None
-
-
-@pytest.mark.parametrize("message", [None, UIMessage("a1", "assistant", [])])
-async def test_a_turn_that_said_nothing_stores_nothing(history: History, message: UIMessage | None):
-    await history.begin("chat", "ann", "t1", [U1])
-    assert not await history.end("chat", "t1", message)
-    assert await history.load("chat") == StoredChat("ann", [U1])
-
-
-async def test_the_end_of_a_turn_that_never_began_stores_nothing(history: History):
-    assert not await history.end("chat", "t1", A1)
-    assert await history.load("chat") is None
-    await history.begin("chat", "ann", "t1", [U1])
-    assert not await history.end("chat", "t2", A1)
-    assert await history.load("chat") == StoredChat("ann", [U1])
-
-
-async def test_a_turn_may_end_twice(history: History):
-    await history.begin("chat", "ann", "t1", [U1])
-    assert [await history.end("chat", "t1", A1), await history.end("chat", "t1", A1)] == [True, True]
-    assert await history.load("chat") == StoredChat("ann", [U1, A1])
-
-
-async def test_a_continued_answer_takes_the_place_of_what_it_continues(history: History):
-    await history.begin("chat", "ann", "t1", [U1])
-    await history.end("chat", "t1", A1)
-    await history.begin("chat", "ann", "t2", [U1, said("a1", "With a tool's result")])
-    longer = said("a1", "With a tool's result and more")
-    assert [await history.end("chat", "t2", longer), await history.end("chat", "t2", longer)] == [True, True]
-    assert await history.load("chat") == StoredChat("ann", [U1, longer])
-
-
-async def test_an_answer_that_comes_late_goes_to_its_question(history: History, database: Database):
-    await history.begin("chat", "ann", "t1", [U1])
-    await history.begin("chat", "ann", "t2", [U1, U2])
-    await history.begin("chat", "ann", "t3", [U1, U2, U3])
-    assert [await history.end("chat", "t1", A1), await history.end("chat", "t1", A1)] == [True, True]
-    assert await history.load("chat") == StoredChat("ann", [U1, A1, U2, U3])
-    assert await history.end("chat", "t3", said("a3"))
-    assert await history.end("chat", "t2", A2)
-    assert await history.load("chat") == StoredChat("ann", [U1, A1, U2, A2, U3, said("a3")])
-    assert [position for position, _, _ in await rows(database)] == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize(
-    "messages",
+    ("keep", "new"),
     [
-        pytest.param([U1], id="the question is asked again"),
-        pytest.param([said("u1", "Edited")], id="the question is another"),
-        pytest.param([U2], id="the question is gone"),
-        pytest.param([U1, said("a1", "Half"), U2], id="the newer turn has the answer"),
+        (1, [U2, U2]),
+        (0, [U1, A1, said("u1", "Edited")]),
+        (0, [said("u1"), UIMessage("", "user", [])]),
+        (1, [U1]),
+        (1, [U2, said("u1", "Edited")]),
+    ],
+)
+async def test_messages_need_ids_of_their_own(history: HistoryStore, keep: int, new: list[UIMessage]):
+    await begin(history, "t1", 0, [U1, A1])
+    with pytest.raises(ValueError, match=r"^Each message of a chat must have an id of its own\.$"):
+        await begin(history, "t2", keep, new)
+    assert await history.load("chat", "ann") == [U1, A1]
+
+
+async def test_a_turn_needs_a_message(history: HistoryStore):
+    with pytest.raises(ValueError, match=r"^A turn must begin with a message\.$"):
+        await begin(history, "t1", 0, [])
+    with pytest.raises(ValueError, match=r"^A chat of 0 messages cannot keep 1\.$"):
+        await begin(history, "t1", 1, [])
+    with pytest.raises(ValueError, match=r"^A chat of 0 messages cannot keep -1\.$"):
+        await begin(history, "t1", -1, [U1, U2])
+    assert await tail(history) == Tail(0)
+
+
+NOTHING = UIMessage("a1", "assistant", [])
+
+
+@pytest.mark.parametrize("message", [None, NOTHING])
+async def test_a_turn_that_said_nothing_stores_nothing(history: HistoryStore, message: UIMessage | None):
+    await begin(history, "t1", 0, [U1])
+    before = await tail(history)
+    assert not await history.end("chat", "t1", 1, message)
+    assert [await history.load("chat", "ann"), await tail(history)] == [[U1], before]
+
+
+async def test_the_end_of_a_turn_that_never_began_stores_nothing(history: HistoryStore):
+    assert not await history.end("chat", "t1", 1, A1)
+    assert await tail(history) == Tail(0)
+    await begin(history, "t1", 0, [U1])
+    assert not await history.end("chat", "t2", 1, A1)
+    assert await history.load("chat", "ann") == [U1]
+
+
+async def test_a_turn_may_end_twice(history: HistoryStore):
+    await begin(history, "t1", 0, [U1])
+    assert [await history.end("chat", "t1", 1, A1), await history.end("chat", "t1", 1, A1)] == [True, True]
+    assert await history.load("chat", "ann") == [U1, A1]
+
+
+@pytest.mark.parametrize(("taken_over", "kept"), [(A1, [U1, A1]), (None, [U1]), (NOTHING, [U1])])
+async def test_a_worker_whose_turn_was_taken_over_and_ended_writes_nothing(
+    history: HistoryStore, taken_over: UIMessage | None, kept: list[UIMessage]
+):
+    await begin(history, "t1", 0, [U1], epoch=4)
+    assert await history.end("chat", "t1", 5, taken_over) is (taken_over is A1)
+    for message in (said("a1", "Stale"), said("a9", "Stale")):
+        assert not await history.end("chat", "t1", 4, message)
+    assert await history.load("chat", "ann") == kept
+    assert await history.end("chat", "t1", 6, said("a1", "Taken over again"))
+    assert await history.load("chat", "ann") == [U1, said("a1", "Taken over again")]
+
+
+async def test_epochs_of_different_turns_have_nothing_to_do_with_each_other(history: HistoryStore):
+    await begin(history, "t1", 0, [U1], epoch=9)
+    await history.end("chat", "t1", 9, A1)
+    await begin(history, "t2", 2, [U2], epoch=1)
+    assert await history.end("chat", "t2", 1, A2)
+    assert await history.load("chat", "ann") == [U1, A1, U2, A2]
+
+
+async def test_a_continued_answer_takes_the_place_of_what_it_continues(history: HistoryStore):
+    await begin(history, "t1", 0, [U1])
+    await history.end("chat", "t1", 1, A1)
+    await begin(history, "t2", 1, [said("a1", "With a tool's result")])
+    longer = said("a1", "With a tool's result and more")
+    assert [await history.end("chat", "t2", 1, longer), await history.end("chat", "t2", 1, longer)] == [True, True]
+    assert not await history.end("chat", "t1", 1, A1)
+    assert await history.load("chat", "ann") == [U1, longer]
+
+
+async def test_an_answer_that_comes_late_goes_to_its_question(history: HistoryStore):
+    await begin(history, "t1", 0, [U1])
+    await begin(history, "t2", 1, [U2])
+    await begin(history, "t3", 2, [U3])
+    assert [await history.end("chat", "t1", 1, A1), await history.end("chat", "t1", 1, A1)] == [True, True]
+    assert await history.load("chat", "ann") == [U1, A1, U2, U3]
+    assert await history.end("chat", "t3", 1, said("a3"))
+    assert await history.end("chat", "t2", 1, A2)
+    assert await history.load("chat", "ann") == [U1, A1, U2, A2, U3, said("a3")]
+    ids = ("u1", "a1", "u2", "a2", "u3", "a3")
+    found = await history.read("chat", "ann", lambda stored: [stored.find(message_id) for message_id in ids])
+    assert found == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("keep", "new", "messages"),
+    [
+        pytest.param(1, [], [U1], id="the question is asked again"),
+        pytest.param(0, [said("u1", "Edited")], [said("u1", "Edited")], id="the question is another"),
+        pytest.param(0, [U2], [U2], id="the question is gone"),
+        pytest.param(1, [said("a1", "Half"), U2], [U1, said("a1", "Half"), U2], id="the newer turn has the answer"),
     ],
 )
 async def test_an_answer_that_comes_late_changes_nothing_that_a_newer_turn_decided(
-    history: History, messages: list[UIMessage]
+    history: HistoryStore, keep: int, new: list[UIMessage], messages: list[UIMessage]
 ):
-    await history.begin("chat", "ann", "t1", [U1])
-    await history.begin("chat", "ann", "t2", messages)
-    assert not await history.end("chat", "t1", A1)
-    assert await history.load("chat") == StoredChat("ann", messages)
+    await begin(history, "t1", 0, [U1])
+    await begin(history, "t2", keep, new)
+    assert not await history.end("chat", "t1", 1, A1)
+    assert await history.load("chat", "ann") == messages
 
 
 @pytest.mark.parametrize(
@@ -269,91 +378,11 @@ async def test_an_answer_that_comes_late_changes_nothing_that_a_newer_turn_decid
         ),
     ],
 )
-async def test_an_answer_that_could_not_be_read_again_is_refused(history: History, message: UIMessage, sentence: str):
-    await history.begin("chat", "ann", "t1", [U1])
+async def test_an_answer_that_could_not_be_read_again_is_refused(
+    history: HistoryStore, message: UIMessage, sentence: str
+):
+    await begin(history, "t1", 0, [U1])
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        await history.end("chat", "t1", message)
+        await history.end("chat", "t1", 1, message)
     assert str(caught.value) == sentence
-    assert await history.load("chat") == StoredChat("ann", [U1])
-
-
-@pytest.mark.parametrize(
-    ("body", "problem"),
-    [
-        ("", "Input data was truncated"),
-        ('{"id":', "Input data was truncated"),
-        ("1e999", "Number out of range"),
-        ("[" * 100_000, "maximum recursion depth exceeded while deserializing an object"),
-        ("null", "message must be an object."),
-        ('{"id":"a1"}', "message.role is missing."),
-        ('{"id":5,"role":"user","parts":[]}', "message.id must be a string of at most 512 characters without control"),
-        ('{"id":"a1","role":"root","parts":[]}', "message.role must be one of system, user, assistant."),
-        ('{"id":"a1","role":"assistant","parts":[{}]}', "message.parts[0].type is missing."),
-        ('{"id":"a1","role":"assistant","parts":[{"type":"text"}]}', "message.parts[0].text is missing."),
-    ],
-)
-async def test_a_stored_message_that_is_broken_is_refused_with_its_place(
-    history: History, database: Database, body: str, problem: str
-):
-    await history.begin("chat\n", "ann", "t1", [U1, A1, U2])
-    await execute(database, "UPDATE usechat_messages SET body = :body WHERE position = 1", body=body)
-    with pytest.raises(ValueError, match=r"^The stored message at position 1 of chat 'chat\\n' is broken: ") as caught:
-        await history.load("chat\n")
-    assert problem in str(caught.value)
-
-
-async def test_a_broken_message_is_mended_by_a_turn_that_replaces_it(history: History, database: Database):
-    await history.begin("chat", "ann", "t1", [U1, A1, U2])
-    await execute(database, "UPDATE usechat_messages SET body = 'x' WHERE position = 1")
-    await history.begin("chat", "ann", "t2", [U1, A1, U2])
-    assert await history.load("chat") == StoredChat("ann", [U1, A1, U2])
-
-
-async def test_text_that_is_not_utf_8_is_refused_like_any_broken_message(tmp_path: Path):
-    database = Database(f"sqlite:///{tmp_path}/chats.db")
-    history = History(database)
-    await history.begin("chat", "ann", "t1", [U1])
-    await execute(database, "UPDATE usechat_messages SET body = CAST(x'227fff22' AS TEXT)")
-    with pytest.raises(ValueError, match=r"^The stored message at position 0 of chat 'chat' is broken: "):
-        await history.load("chat")
-    await database.aclose()
-
-
-async def test_a_message_that_somebody_deleted_leaves_the_others_alone(history: History, database: Database):
-    await history.begin("chat", "ann", "t1", [U1, A1, U2])
-    await execute(database, "DELETE FROM usechat_messages WHERE position = 1")
-    await history.begin("chat", "ann", "t2", [U1, U2, U3])
-    assert await rows(database) == [(0, "u1", "t1"), (2, "u2", "t1"), (3, "u3", "t2")]
-
-
-@pytest.fixture(params=["file", "postgres"])
-async def url_of_killed(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "file":
-        return f"sqlite:///{tmp_path}/{{}}.db"
-    url: str = request.getfixturevalue("postgres").create()
-    # The processes share it. With the tables there, all of them do the same steps.
-    database = Database(url)
-    await History(database).load("chat")
-    await database.aclose()
-    return url
-
-
-@pytest.fixture
-def left_by_killed(url_of_killed: str, tmp_path: Path) -> dict[str, int]:
-    """How many acts were done in each chat."""
-    subprocess.run([sys.executable, history_crash.__file__, str(tmp_path), url_of_killed], check=True)
-    return {file.stem: file.stat().st_size for file in sorted(tmp_path.glob("*.done"))}
-
-
-async def test_a_process_that_is_killed_at_any_step_leaves_whole_turns(
-    url_of_killed: str, left_by_killed: dict[str, int]
-):
-    for chat, done in left_by_killed.items():
-        database = Database(url_of_killed.format(chat))
-        history = History(database)
-        assert await history.load(chat) == history_crash.STATES[done]
-        for act, state in zip(history_crash.ACTS[done:], history_crash.STATES[done + 1 :], strict=True):
-            await act(history, chat)
-            assert await history.load(chat) == state
-        await database.aclose()
-    assert sorted(set(left_by_killed.values())) == list(range(len(history_crash.STATES)))
+    assert await history.load("chat", "ann") == [U1]

@@ -1,19 +1,71 @@
 """The errors of usechat.
 
 UsechatError
-├── FlowError                  a flow that cannot run, or a run that cannot go on (in usechat.flows)
+├── AgentError                 an agent's turn cannot go on; the text is for its user
+├── DatabaseBusyError          the database is locked, away or too slow; the same call may succeed later
+├── FlowError                  a flow that cannot run, or a run that cannot go on
 ├── MappingError               an event that a source cannot use; nothing of it was written
 ├── ProtocolError              a stream broke a rule of the UI message stream
 │   ├── LocalProtocolError     our side tried to say something illegal: fix the agent or the mapper
 │   └── RemoteProtocolError    the other side sent something that no client could read
-└── RequestError               a request that cannot be served; `status` is the HTTP status to answer with
+├── RequestError               a request that cannot be served; `status` is the HTTP status to answer with
+├── ServeError                 `usechat serve` cannot serve (in usechat.cli.settings)
+├── TailChangedError           somebody else wrote to the chat since it was read; read it again
+├── FencedError                a turn was taken over by another owner (in usechat.stores)
+├── SpentError                 an id that counts once was used before (in usechat.stores)
+└── TurnRunningError           another turn has the chat (in usechat.stores)
 """
 
-__all__ = ["LocalProtocolError", "MappingError", "ProtocolError", "RemoteProtocolError", "RequestError", "UsechatError"]
+__all__ = [
+    "AgentError",
+    "DatabaseBusyError",
+    "FlowError",
+    "LocalProtocolError",
+    "MappingError",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "RequestError",
+    "TailChangedError",
+    "UsechatError",
+]
 
 
 class UsechatError(Exception):
     pass
+
+
+class AgentError(UsechatError):
+    """An agent raises it to end its turn with an error whose text the user reads."""
+
+
+class DatabaseBusyError(UsechatError):
+    """A call of the database without a result. Whether it wrote something is not known."""
+
+    def __init__(self) -> None:
+        super().__init__("The database did not answer in time.")
+
+
+class FlowError(UsechatError):
+    """A flow that cannot be run as it is, or a run that cannot go on.
+
+    `path` is the place in the flow (`nodes[0].type`); `file` and `line` say where that stands, if the flow was read
+    from a file; `remedy` says what to do.
+    """
+
+    def __init__(
+        self, problem: str, *, remedy: str = "", path: str = "", file: str | None = None, line: int | None = None
+    ) -> None:
+        super().__init__(problem, remedy, path, file, line)
+        self.problem = problem
+        self.remedy = remedy
+        self.path = path
+        self.file = file
+        self.line = line
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file is not None else self.path
+        words = f"{self.problem} {self.remedy}".strip()
+        return f"{place}: {words}" if place else words
 
 
 class MappingError(UsechatError):
@@ -55,3 +107,10 @@ class RequestError(UsechatError):
         super().__init__(sentence)
         self.status = status
         self.retry_after = retry_after
+
+
+class TailChangedError(UsechatError):
+    """A write to a chat that does not end any more as it was seen; nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("Somebody else wrote to the chat.")

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from usechat.agents.chat import Approval, ToolAnswer
 from usechat.errors import RequestError
+from usechat.history import StoredMessages, Tail
 from usechat.protocol.canonical import canonical
-from usechat.protocol.messages import UIMessage
+from usechat.protocol.messages import Role, UIMessage, is_tool_call, tool_name
 from usechat.protocol.requests import ChatRequest
 
-__all__ = ["EXPIRED", "NOTHING_OPEN", "Admission", "Verify", "admit", "admit_unkept", "calls"]
+__all__ = ["EXPIRED", "NOTHING_OPEN", "Admission", "Verify", "admit", "admit_unkept"]
 
 NOTHING_OPEN: Final = "This answers no tool call or approval that is open."
 EXPIRED: Final = "This approval has expired, so nothing was done."
@@ -25,30 +25,42 @@ Verify: TypeAlias = Callable[[str, str, str, Any], str]
 
 
 class Admission(Struct, frozen=True):
-    """The messages of the turn, of which the last is the one to answer or to continue.
+    """What a turn begins with: of the chat that ended with `after`, the first `keep` messages, and after them the new.
 
-    `approval_ids` are those of the approvals as the client has them.
+    `question` is the last message after that, the one to answer or to continue, and `text` what the user said last.
+    `approval_ids` are those of the approvals as the client has them. `messages` are all, if it is the client that keeps
+    them; what was kept and is new is then of no use.
     """
 
-    messages: list[UIMessage]
+    after: Tail
+    keep: int
+    new: list[UIMessage]
+    question: UIMessage
+    text: str
     continues: UIMessage | None = None
     tool_results: list[ToolAnswer] = []
     approvals: list[Approval] = []
     approval_ids: list[str] = []
+    messages: list[UIMessage] | None = None
 
 
-def admit(request: ChatRequest, stored: Sequence[UIMessage]) -> Admission:
-    """Bring the request and the stored messages together.
+def admit(request: ChatRequest, stored: StoredMessages, *, writing: str | None = None) -> Admission:
+    """Bring the request and the stored messages together, reading no more of them than the request is about.
+
+    `writing` is the id of the answer that a turn of the chat still writes. It counts as the last message of the chat,
+    of which nothing is known but that it is the assistant's.
 
     Raises:
         RequestError: the client claims something that the server does not know to be true.
+        ValueError: a stored message is broken.
     """
+    chat = _Chat(stored, writing)
     if request.trigger == "regenerate-message":
-        return Admission(_before_regeneration(request, stored))
+        return _regeneration(request, chat)
     if request.last.role == "user":
-        return Admission(_with_user_message(request, stored))
+        return _with_user_message(request, chat)
     if request.last.role == "assistant":
-        return _continuation(request, stored)
+        return _continuation(request, chat)
     raise RequestError(_FROM_SYSTEM)
 
 
@@ -63,7 +75,7 @@ def admit_unkept(request: ChatRequest, verify: Verify) -> Admission:
     """
     messages = [message for message in request.messages if message.role != "system"]
     if request.last.role == "user":
-        return Admission(messages)
+        return Admission(Tail(0), 0, [request.last], request.last, request.last.text, messages=messages)
     if request.trigger == "regenerate-message":
         raise RequestError(_NOT_FROM_USER)
     if request.last.role == "assistant":
@@ -71,48 +83,79 @@ def admit_unkept(request: ChatRequest, verify: Verify) -> Admission:
     raise RequestError(_FROM_SYSTEM)
 
 
-def _before_regeneration(request: ChatRequest, stored: Sequence[UIMessage]) -> list[UIMessage]:
-    index = _index(stored, request.message_id or request.last.id)
-    if index is None and request.message_id:
+class _Chat:
+    """The stored messages, and after them the answer that is still being written, if there is one."""
+
+    def __init__(self, stored: StoredMessages, writing: str | None) -> None:
+        self.stored = stored
+        self.length = stored.tail.length
+        self._writing = writing
+
+    def find(self, message_id: str) -> int | None:
+        position = self.stored.find(message_id)
+        return self.length if position is None and message_id == self._writing else position
+
+    def role(self, position: int) -> Role:
+        return "assistant" if position == self.length else self.stored.role(position)
+
+    def to_continue(self, message_id: str) -> UIMessage:
+        """The last message, if it is this one, is the assistant's, and is stored.
+
+        Raises:
+            RequestError: It is not.
+        """
+        if self.length and self._writing in (None, message_id):
+            last = self.stored.message(self.length - 1)
+            if last.id == message_id and last.role == "assistant":
+                return last
+        raise RequestError("The message to continue is not the last one of the chat.", status=409)
+
+
+def _regeneration(request: ChatRequest, chat: _Chat) -> Admission:
+    position = chat.find(request.message_id or request.last.id)
+    if position is None and request.message_id:
         raise RequestError("There is no message with this messageId to regenerate.", status=409)
-    if index is None:
+    if position is None:
         # Retrying a message that was refused: the server has not seen it yet.
-        return _with_user_message(request, stored)
-    kept = stored[: index if stored[index].role == "assistant" else index + 1]
-    if not kept:
+        return _with_user_message(request, chat)
+    keep = position if chat.role(position) == "assistant" else position + 1
+    if not keep:
         raise RequestError("There is no message before this one to answer.", status=409)
-    return list(kept)
+    question = chat.stored.message(keep - 1)
+    asked = question if question.role == "user" else chat.stored.last_user(keep - 1)
+    return Admission(chat.stored.tail, keep, [], question, asked.text if asked else "")
 
 
-def _with_user_message(request: ChatRequest, stored: Sequence[UIMessage]) -> list[UIMessage]:
+def _with_user_message(request: ChatRequest, chat: _Chat) -> Admission:
     if request.last.role != "user":
         raise RequestError(_NOT_FROM_USER)
-    if any(_is_call(part) for part in request.last.parts):
+    if any(is_tool_call(part) for part in request.last.parts):
         raise RequestError("A message of the user must not hold tool calls.")
-    index = _index(stored, request.message_id or request.last.id)
-    if index is not None and stored[index].role != "user":
+    position = chat.find(request.message_id or request.last.id)
+    if position is not None and chat.role(position) != "user":
         raise RequestError("Only a message of the user can be edited.", status=409)
-    kept = stored if index is None else stored[:index]
-    if _index(kept, request.last.id) is not None:
+    if request.message_id and _stands_before(position, chat.find(request.last.id)):
         raise RequestError("Another message of the chat has this id.", status=409)
-    return [*kept, request.last]
+    keep = chat.length if position is None else position
+    return Admission(chat.stored.tail, keep, [request.last], request.last, request.last.text)
 
 
-def _index(stored: Sequence[UIMessage], message_id: str) -> int | None:
-    return next((index for index, message in enumerate(stored) if message.id == message_id), None)
+def _stands_before(position: int | None, other: int | None) -> bool:
+    return other is not None and (position is None or other < position)
 
 
-def _continuation(request: ChatRequest, stored: Sequence[UIMessage]) -> Admission:
-    if not stored or stored[-1].id != request.last.id or stored[-1].role != "assistant":
-        raise RequestError("The message to continue is not the last one of the chat.", status=409)
-    continues = msgspec.convert(msgspec.to_builtins(stored[-1]), UIMessage)
-    claims = {part["toolCallId"]: part for part in calls(request.last.parts)}
+def _continuation(request: ChatRequest, chat: _Chat) -> Admission:
+    continues = chat.to_continue(request.last.id)
+    claims = {part["toolCallId"]: part for part in _calls(request.last.parts)}
     answers = _Answers(_richer_answers(request))
-    for part in calls(continues.parts):
+    for part in _calls(continues.parts):
         claim = claims.get(part["toolCallId"])
         if claim is not None:
             answers.take(part, claim)
-    return answers.admission([*stored[:-1], continues])
+    answers.check()
+    keep = chat.length - 1
+    asked = chat.stored.last_user(keep)
+    return answers.admission(chat.stored.tail, keep, continues, asked.text if asked else "")
 
 
 def _admit_continuation(messages: list[UIMessage], richer: Mapping[str, Any], verify: Verify) -> Admission:
@@ -120,14 +163,21 @@ def _admit_continuation(messages: list[UIMessage], richer: Mapping[str, Any], ve
     parts = messages[-1].parts
     last_step = max((number for number, part in enumerate(parts) if part["type"] == "step-start"), default=0)
     for number, part in enumerate(parts):
-        if not _is_call(part) or part.get("providerExecuted") is True:
+        if not is_tool_call(part) or part.get("providerExecuted") is True:
             continue
         if part["state"] == "approval-responded":
-            answers.approve(part, verify(part["approval"]["id"], part["toolCallId"], _tool(part), part.get("input")))
+            answers.approve(
+                part, verify(part["approval"]["id"], part["toolCallId"], tool_name(part), part.get("input"))
+            )
         elif number >= last_step and part["state"] in ("output-available", "output-error"):
             # The server never sees which of them the page added.
             answers.results.append(_result(part))
-    return answers.admission(messages)
+    answers.check()
+    return structs.replace(answers.admission(Tail(0), 0, messages[-1], _last_text(messages)), messages=messages)
+
+
+def _last_text(messages: Sequence[UIMessage]) -> str:
+    return next((message.text for message in reversed(messages) if message.role == "user"), "")
 
 
 class _Answers:
@@ -166,18 +216,23 @@ class _Answers:
         self._approvals[given["id"]] = Approval(
             approval_id,
             part["toolCallId"],
-            _tool(part),
+            tool_name(part),
             part.get("input"),
             given["approved"],
             given.get("reason"),
             self._richer.get(given["id"]),
         )
 
-    def admission(self, messages: list[UIMessage]) -> Admission:
+    def check(self) -> None:
+        """Refuse a request that answers nothing."""
         if not self.results and not self._approvals:
             raise RequestError(NOTHING_OPEN, status=409)
-        approvals = self._approvals
-        return Admission(messages, messages[-1], self.results, list(approvals.values()), list(approvals))
+
+    def admission(self, after: Tail, keep: int, continues: UIMessage, text: str) -> Admission:
+        approvals = list(self._approvals.values())
+        return Admission(
+            after, keep, [continues], continues, text, continues, self.results, approvals, list(self._approvals)
+        )
 
 
 def _richer_answers(request: ChatRequest) -> Mapping[str, Any]:
@@ -188,19 +243,9 @@ def _richer_answers(request: ChatRequest) -> Mapping[str, Any]:
 def _result(part: _Part) -> ToolAnswer:
     output = part.get("output") if part["state"] == "output-available" else None
     error = part["errorText"] if part["state"] == "output-error" else None
-    return ToolAnswer(part["toolCallId"], _tool(part), part.get("input"), output, error)
+    return ToolAnswer(part["toolCallId"], tool_name(part), part.get("input"), output, error)
 
 
-def calls(parts: Iterable[_Part]) -> Iterator[_Part]:
+def _calls(parts: Iterable[_Part]) -> Iterator[_Part]:
     """The parts that are tool calls."""
-    return (part for part in parts if _is_call(part))
-
-
-def _is_call(part: _Part) -> bool:
-    kind: str = part["type"]
-    return kind == "dynamic-tool" or kind.startswith("tool-")
-
-
-def _tool(part: _Part) -> str:
-    kind: str = part["type"]
-    return part["toolName"] if kind == "dynamic-tool" else kind.removeprefix("tool-")
+    return (part for part in parts if is_tool_call(part))

@@ -1,0 +1,7 @@
+"""The messages of each chat, and who owns it: in a database, or in this process."""
+
+from usechat.history.memory import MemoryHistory
+from usechat.history.sql import History
+from usechat.history.store import HistoryStore, StoredMessages, Tail
+
+__all__ = ["History", "HistoryStore", "MemoryHistory", "StoredMessages", "Tail"]

@@ -1,0 +1,167 @@
+"""Chats in this process, gone when it ends."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from usechat.errors import TailChangedError
+from usechat.history.bodies import (
+    IDS_REPEAT,
+    SOMEBODY_ELSES,
+    check_answer,
+    check_begin,
+    decode,
+    decode_checked,
+    missing,
+)
+from usechat.history.store import StoredMessages, Tail
+from usechat.protocol.messages import Role, UIMessage
+
+__all__ = ["MemoryHistory"]
+
+_T = TypeVar("_T")
+
+
+class _Row(msgspec.Struct):
+    """A message, as JSON so that nobody who holds it can change what is stored, and the turn that wrote it."""
+
+    message_id: str
+    role: Role
+    body: bytes
+    turn: str
+    epoch: int
+    written: float
+
+
+class MemoryHistory:
+    """Chats in a dict; see `HistoryStore` for what the calls do."""
+
+    def __init__(self) -> None:
+        self._chats: dict[str, _Chat] = {}
+
+    async def ping(self, within: float) -> None:
+        pass
+
+    async def read(self, chat_id: str, owner: str, look: Callable[[StoredMessages], _T]) -> _T:
+        return look(self._own(chat_id, owner))
+
+    async def begin(
+        self,
+        chat_id: str,
+        owner: str,
+        turn_id: str,
+        *,
+        after: Tail,
+        keep: int,
+        new: Sequence[UIMessage],
+        epoch: int,
+    ) -> None:
+        check_begin(after, keep, new)
+        chat = self._own(chat_id, owner)
+        if chat.tail != after:
+            raise TailChangedError
+        if any(chat.positions.get(message.id, keep) < keep for message in new):
+            raise ValueError(IDS_REPEAT)
+        written = time.time()
+        rows = [_row(message, turn_id, epoch, written) for message in new]
+        if not rows:
+            rows = [msgspec.structs.replace(chat.rows[keep - 1], turn=turn_id, epoch=epoch, written=written)]
+            keep -= 1
+        chat.replace(keep, rows)
+        self._chats[chat_id] = chat
+
+    async def end(self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None) -> bool:
+        if message is not None and message.parts:
+            check_answer(message)
+        chat = self._chats.get(chat_id)
+        mine = chat.turns.get(turn_id) if chat is not None else None
+        if chat is None or mine is None or chat.rows[mine].epoch > epoch:
+            return False
+        if message is None or not message.parts:
+            # An earlier worker of the turn may still come with an answer.
+            chat.rows[mine].epoch = epoch
+            return False
+        row = _row(message, turn_id, epoch, time.time())
+        if chat.rows[mine].message_id == message.id:
+            chat.rows[mine] = row
+            return True
+        if message.id in chat.positions:
+            return False
+        chat.replace(mine + 1, [row, *chat.rows[mine + 1 :]])
+        return True
+
+    async def load(
+        self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
+    ) -> list[UIMessage]:
+        first, rows = self._own(chat_id, owner).slice(before, limit)
+        return [decode(chat_id, n, row.body) for n, row in enumerate(rows, first)]
+
+    async def load_json(
+        self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
+    ) -> list[tuple[str, bytes]]:
+        _, rows = self._own(chat_id, owner).slice(before, limit)
+        return [(row.message_id, row.body) for row in rows]
+
+    def _own(self, chat_id: str, owner: str) -> "_Chat":
+        chat = self._chats.get(chat_id)
+        if chat is None:
+            return _Chat(chat_id, owner)
+        if chat.owner != owner:
+            raise PermissionError(SOMEBODY_ELSES)
+        return chat
+
+
+class _Chat:
+    """The rows of a chat, where each message is, and where the last row of each turn is."""
+
+    def __init__(self, chat_id: str, owner: str) -> None:
+        self.owner = owner
+        self.rows: list[_Row] = []
+        self.positions: dict[str, int] = {}
+        self.turns: dict[str, int] = {}
+        self._chat_id = chat_id
+
+    @property
+    def tail(self) -> Tail:
+        return Tail(len(self.rows), self.rows[-1].turn, self.rows[-1].written) if self.rows else Tail(0)
+
+    def find(self, message_id: str) -> int | None:
+        return self.positions.get(message_id)
+
+    def role(self, position: int) -> Role:
+        return self._at(position).role
+
+    def message(self, position: int) -> UIMessage:
+        return decode_checked(self._chat_id, position, self._at(position).body)
+
+    def last_user(self, before: int) -> UIMessage | None:
+        users = (n for n in range(min(before, len(self.rows)) - 1, -1, -1) if self.rows[n].role == "user")
+        return next((self.message(n) for n in users), None)
+
+    def slice(self, before: str | None, limit: int | None) -> tuple[int, list[_Row]]:
+        """The position of the first of the rows, and the rows."""
+        end = len(self.rows) if before is None else self.positions.get(before, 0)
+        first = 0 if limit is None else max(0, end - limit)
+        return first, self.rows[first:end]
+
+    def replace(self, first: int, rows: Sequence[_Row]) -> None:
+        """Put the rows in the place of all from `first` on."""
+        for row in self.rows[first:]:
+            del self.positions[row.message_id]
+            self.turns.pop(row.turn, None)
+        self.rows[first:] = rows
+        # The rows of a turn stand together, so that only the row before can have lost its turn's place.
+        for position in range(max(0, first - 1), len(self.rows)):
+            self.positions[self.rows[position].message_id] = position
+            self.turns[self.rows[position].turn] = position
+
+    def _at(self, position: int) -> _Row:
+        if not 0 <= position < len(self.rows):
+            raise missing(self._chat_id, position)
+        return self.rows[position]
+
+
+def _row(message: UIMessage, turn_id: str, epoch: int, written: float) -> _Row:
+    return _Row(message.id, message.role, msgspec.json.encode(message), turn_id, epoch, written)
