@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the product, `make test` sets up and runs every check.
-.PHONY: run test setup packages format lock bench docs clean
+.PHONY: run test soak setup packages format lock bench docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +12,7 @@ run: .venv/ready
 # More workers than cores, since many tests wait for a process or a socket.
 PYTEST := $(BIN)/pytest -n 4 --dist worksteal
 # The rest runs without coverage, which takes time.
-CORE := tests/protocol tests/sources tests/test_turns.py
+CORE := tests/protocol tests/sources tests/turns/test_plain_turns.py tests/turns/test_pump.py
 
 test: setup
 	@echo "usechat: format and lint"
@@ -31,6 +31,11 @@ test: setup
 	$(PYTEST) tests $(CORE:%=--ignore=%)
 	@echo "usechat: the real clients"
 	$(PYTEST) conformance
+
+# What is too long for every run: more draws of the random tests, more kills.
+soak: setup
+	@echo "usechat: the long form of the random and crash tests"
+	USECHAT_SOAK=1 $(PYTEST) tests conformance
 
 setup: packages .venv/ready conformance/node_modules/ready
 
@@ -76,6 +81,7 @@ bench: .venv/ready conformance/node_modules/ready
 	PYTHONPATH=src .venv/bench/bin/python bench/encode.py
 	PYTHONPATH=src .venv/bench/bin/python bench/open_harness.py
 	PYTHONPATH=src .venv/bench/bin/python bench/flows.py
+	PYTHONPATH=src .venv/bench/bin/python bench/long_chats.py
 	PYTHONPATH=src .venv/bench/bin/python bench/chat_server.py
 
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml

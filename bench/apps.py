@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from usechat.protocol.chunks import Chunk, Finish, FinishStep, Start, StartStep, TextDelta, TextEnd, TextStart
-from usechat.protocol.codec import encode_frame
+from usechat.protocol.frames import encode_frame
 from usechat.protocol.sse import DONE
 from usechat.server.app import create_app
 from usechat.server.responses import STREAM_HEADERS

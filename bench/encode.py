@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import asdict, astuple
 
 from usechat.protocol.chunks import Chunk
-from usechat.protocol.codec import encode_frame
+from usechat.protocol.frames import encode_frame
 from usechat.protocol.reader import MessageReader
 from usechat.protocol.writer import MessageWriter
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from usechat.protocol.chunks import Chunk
-from usechat.protocol.codec import encode_frame
+from usechat.protocol.frames import encode_frame
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.open_harness import OpenHarnessMapper
 

@@ -42,7 +42,7 @@ async def agent(chat: Chat) -> _Events:
     _seen[chat.id].append(
         {
             "trigger": chat.trigger,
-            "messages": [message.text for message in chat.messages],
+            "messages": [message.text for message in await chat.history()],
             "continues": chat.continues.id if chat.continues else None,
             "tool_results": msgspec.to_builtins(chat.tool_results),
             "approvals": msgspec.to_builtins(chat.approvals),

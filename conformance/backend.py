@@ -26,6 +26,7 @@ from usechat.server.auth import BearerTokens
 from usechat.server.chats import ChatSettings
 from usechat.server.endpoint import ChatEndpoint
 from usechat.stores import Outcome
+from usechat.stores.memory import MemoryTurnStore
 from usechat.turns import TurnLimits
 
 __all__ = ["ANN", "BOB", "BODY_LIMIT"]
@@ -91,6 +92,7 @@ def _endpoints(client: ClientName) -> dict[Endpoint, ChatEndpoint]:
         "plain": ChatEndpoint(agent, settings=settings),
         "users": ChatEndpoint(agent, settings=settings, authenticate=BearerTokens({ANN: "ann", BOB: "bob"})),
         "reject": ChatEndpoint(agent, settings=replace(settings, conflict="reject")),
+        "brief": ChatEndpoint(agent, settings=settings, store=MemoryTurnStore(keep=0)),
         "hasty": ChatEndpoint(agent, settings=replace(settings, turn=TurnLimits(linger=0))),
         "small": ChatEndpoint(agent, settings=settings, limits=Limits(body=BODY_LIMIT)),
         "flow": ChatEndpoint(harness_transport(), settings=settings),

@@ -5,7 +5,7 @@ from typing import Any
 
 from node import Node
 from usechat.protocol.chunks import Chunk
-from usechat.protocol.codec import encode_frame
+from usechat.protocol.frames import encode_frame
 from usechat.protocol.sse import DONE
 
 

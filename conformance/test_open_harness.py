@@ -10,13 +10,14 @@ from harness_runs import ANY_EVENTS, OPTIONS, RUNS, Story
 from judge import Judge
 from promises import PROMISES, promised
 from same_json import as_json, strict
+from soak import draws
 from usechat.protocol.chunks import Chunk, Error
 from usechat.protocol.clients import ClientName
 from usechat.protocol.reader import MessageReader
 
 # The judge is a fixture of the whole session.
 FEW: Final = settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=draws(30), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

@@ -21,6 +21,7 @@ from pages import Browser, Message, Page, Server, View, known_to
 from programs import PROGRAMS, Program, play
 from promises import PINNED, release_of
 from same_json import strict
+from soak import draws
 from test_reader import MANY, SEED, V7
 from usechat.agents.chat import Chat
 from usechat.protocol.clients import ClientName
@@ -155,7 +156,7 @@ def test_every_client_ends_with_the_message_that_is_kept(house: House) -> None:
     names = (f"program-{number}" for number in count())
 
     @seed(SEED)
-    @settings(MANY, max_examples=100, database=None, phases=[Phase.generate])
+    @settings(MANY, max_examples=draws(40), database=None, phases=[Phase.generate])
     @given(PROGRAMS)
     def run(program: Program) -> None:
         try:

@@ -19,6 +19,7 @@ from json_values import ARGUMENTS
 from judge import Judge
 from promises import release_of
 from same_json import as_json, strict
+from soak import draws
 from streams import Part, Turn, answered, turns
 from usechat.errors import RemoteProtocolError
 from usechat.protocol.chunks import (
@@ -171,11 +172,11 @@ def play(judge: Judge, client: str, turn: Turn) -> None:
 
 
 # A stream of v5 is played to three clients, one of v7 to a single one.
-@pytest.mark.parametrize(("oldest", "streams"), [(V5, 300), (V6, 400), (V7, 430), (V7, 431), (V7, 439)])
+@pytest.mark.parametrize(("oldest", "streams"), [(V5, 150), (V6, 200), (V7, 215), (V7, 216)])
 def test_the_reader_has_the_clients_message_after_every_chunk(judge: Judge, oldest: str, streams: int):
     # Each share of the streams has a seed of its own.
     @seed(SEED + streams)
-    @settings(MANY, max_examples=streams)
+    @settings(MANY, max_examples=draws(streams))
     @given(turns(release_of(oldest)))
     def check(turn: Turn) -> None:
         for client in NEWEST[NEWEST.index(oldest) :]:
@@ -185,7 +186,7 @@ def test_the_reader_has_the_clients_message_after_every_chunk(judge: Judge, olde
 
 
 @seed(SEED)
-@settings(MANY, max_examples=100)
+@settings(MANY, max_examples=draws(50))
 @given(ARGUMENTS)
 @example(r'{"a":"\ud83d\ude00","b":[-1.5E-3,-0]}')
 @example(r'{"a\"b":{"\\":[true,false,null]}}')

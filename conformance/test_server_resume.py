@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from pages import Message, Server, Visit, without_reasoning_id
+from pages import Endpoint, Message, Server, Visit, without_reasoning_id
 from promises import PINNED, release_of
 from same_json import strict
 
@@ -73,6 +73,24 @@ def test_a_page_goes_on_after_a_stop(visit: Visit):
 
     assert (view.status, view.answer) == ("ready", said("Answer 2 to hello."))
     assert [message["id"] for message in visit.kept()] == [message["id"] for message in view.messages]
+
+
+@pytest.mark.parametrize("endpoint", ["plain", "reject"])
+@pytest.mark.parametrize("by_id", [True, False])
+def test_a_page_stops_and_regenerates_what_the_server_still_writes(visit: Visit, endpoint: Endpoint, by_id: bool):
+    visit.endpoint = endpoint
+    page = visit.page().send("hold").until("One")
+    partial = page.look().messages[-1]["id"]
+    page.stop().settle()
+    assert "cancelled" not in visit.seen()
+
+    page.regenerate(partial if by_id else None).until("One")
+    assert visit.seen()[1:] == ["cancelled", visit.seen()[0] | {"trigger": "regenerate-message"}]
+    visit.let_go()
+    view = page.settle()
+    assert (view.status, view.answer, view.statuses) == ("ready", said("One, two."), [("POST", 200), ("POST", 200)])
+    assert strict(visit.kept()) == strict(view.messages)
+    assert visit.server.ends(partial) == ["stopped"]
 
 
 def test_a_stop_for_an_older_turn_leaves_the_newer_one_alone(visit: Visit):

@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from judge import Judge
 from promises import PROMISES, promised
 from same_json import as_json
+from soak import draws
 from usechat.protocol.chunks import Chunk, FinishReason, FinishStep, MessageMetadata, StartStep
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
@@ -31,7 +32,7 @@ def test_any_sequence_of_calls_gives_a_stream_that_the_promised_clients_take(jud
     run_state_machine_as_test(
         Judged,
         settings=settings(
-            max_examples=250,
+            max_examples=draws(120),
             stateful_step_count=25,
             deadline=None,
             print_blob=True,

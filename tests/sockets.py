@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
@@ -60,7 +61,8 @@ class House:
         await self.ends.put((outcome, message.text))
 
     async def kept(self, chat_id: str, user: str | None = None) -> list[str]:
-        return [message.text for message in await self.endpoint.chats.messages(chat_id, user)]
+        messages = await self.endpoint.chats.messages(chat_id, user)
+        return [msgspec.json.decode(message, type=UIMessage).text for message in messages]
 
 
 @asynccontextmanager
@@ -173,7 +175,7 @@ async def nobody(_: HTTPConnection) -> str | None:
 
 def pondering(seconds: float) -> Callable[[ChatEndpoint], ChatSockets]:
     """Sockets that wait so long before an abort of a resume stops its turn."""
-    return lambda endpoint: ChatSockets(endpoint.chats, nobody, Limits(), StreamLimits(), second_thoughts=seconds)
+    return lambda endpoint: ChatSockets(endpoint.chats, nobody, Limits(), StreamLimits(), abort_delay=seconds)
 
 
 def listing(endpoint: ChatEndpoint) -> ChatSockets:

@@ -33,3 +33,10 @@ def test_every_link_between_documents_leads_somewhere() -> None:
     links = [(page, link) for page in PAGES for link in LINKED.findall(page.read_text(encoding="utf-8"))]
     assert len(links) > 5
     assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_module_of_the_protocol_is_named() -> None:
+    modules = {path.stem for path in (ROOT / "src/usechat/protocol").glob("*.py")} - {"__init__"}
+    page = (ROOT / "docs/concepts/protocol.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    rows = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == modules

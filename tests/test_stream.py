@@ -1,3 +1,4 @@
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -12,7 +13,9 @@ from usechat.protocol.chunks import Chunk, Error, Finish, FinishStep, Start, Tex
 from usechat.protocol.state import StreamState
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.open_harness import OpenHarnessMapper
-from usechat.stream import Unused, explain, map_event, map_events
+from usechat.sources.plain import PlainEvent, PlainMapper
+from usechat.stream import Unused, map_events
+from usechat.turns.failures import explain
 
 pytestmark = pytest.mark.anyio
 
@@ -81,6 +84,27 @@ async def test_the_start_does_not_wait_for_an_event() -> None:
     async with aclosing(map_events(aiter(source), *new_mapper())) as stream:
         assert await anext(stream) == Start("m")
         assert source.given == 0
+
+
+async def test_a_text_that_fails_while_the_source_waits_ends_the_stream() -> None:
+    class Mute(MessageWriter):
+        def text(self, delta: str, lane: str = "") -> list[Chunk]:
+            if delta == "two":
+                raise ZeroDivisionError
+            return super().text(delta, lane)
+
+        def flow(self, delta: str) -> str | None:
+            return None
+
+    async def words() -> AsyncIterator[PlainEvent]:
+        yield "one"
+        yield "two"
+        await asyncio.Event().wait()
+
+    writer = Mute("m", new_id=lambda: "t")
+    async with asyncio.timeout(5):
+        stream = map_events(words(), PlainMapper(writer), writer, error_text=lambda _: "Sorry.")
+        assert [chunk async for chunk in stream][-1] == Error("Sorry.")
 
 
 async def test_any_async_iterator_will_do() -> None:
@@ -159,15 +183,6 @@ async def test_a_stranger_who_invents_types_cannot_fill_memory_or_the_log(caplog
         unused(MappingError(f"no event {number}"))
     assert (len(unused.counts), unused.counts.total(), len(caplog.records)) == (101, 1_000, 101)
     assert unused.counts["others"] == 900
-
-
-async def test_one_event_can_be_mapped_by_itself() -> None:
-    mapper, _ = new_mapper()
-    problems: list[MappingError] = []
-    odd: dict[str, Any] = {}
-    assert [*map_event(mapper, FLOW, problems.append), *map_event(mapper, odd, problems.append)] == []
-    assert list(map_event(mapper, DONE, problems.append)) == [Start("m"), Finish("stop")]
-    assert [str(problem) for problem in problems] == ["An Open Harness event has no type."]
 
 
 async def test_a_text_that_is_not_chosen_is_masked() -> None:

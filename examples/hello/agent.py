@@ -7,7 +7,7 @@ from usechat import Chat, Reasoning, ToolCall, ToolResult
 
 async def agent(chat: Chat):
     yield Reasoning("Somebody said something. I count its words and say it back.")
-    call = f"count-{len(chat.messages)}"
+    call = "count"
     yield ToolCall(call, "count_words", {"text": chat.text})
     yield ToolResult(call, {"words": len(chat.text.split())})
     for word in f"You said: {chat.text}".split(" "):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from usechat.agents.chat import Approval, Chat, ToolAnswer
 from usechat.errors import (
+    AgentError,
     LocalProtocolError,
     MappingError,
     ProtocolError,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from usechat.server.endpoint import ChatEndpoint
 
 __all__ = [
+    "AgentError",
     "Approval",
     "Chat",
     "ChatEndpoint",

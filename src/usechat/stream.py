@@ -1,87 +1,109 @@
-"""Where waiting begins: events as they come, mapped into one stream that always ends."""
+"""Events of any source as one stream of chunks, for whoever has no server."""
 
-import logging
-import secrets
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from typing import Final, TypeVar, cast
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from typing import TypeVar
 
-from usechat.errors import MappingError
-from usechat.protocol.chunks import Chunk
+from usechat.protocol.chunks import Chunk, TextDelta
 from usechat.protocol.writer import MessageWriter
-from usechat.sources import Mapper, RunMapper
+from usechat.sources import Mapper
+from usechat.turns.failures import ErrorText, explain
+from usechat.turns.output import Output
+from usechat.turns.pump import Unused, pump
+from usechat.turns.threads import THREADS
 
-__all__ = ["Unused", "explain", "map_event", "map_events"]
+__all__ = ["Unused", "map_events"]
 
 _Event = TypeVar("_Event")
-
-_log = logging.getLogger("usechat")
-_KINDS: Final = 100
-
-
-class Unused:
-    """Counts the events that a mapper could not use, by what was wrong with them, and logs each kind once."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def __call__(self, error: MappingError) -> None:
-        # Who sends the events names their types, so the number of kinds needs a bound.
-        kind = str(error) if str(error) in self.counts or len(self.counts) < _KINDS else "others"
-        if kind not in self.counts:
-            _log.warning("%s", error)
-        self.counts[kind] += 1
-
-
-def map_event(mapper: Mapper[_Event], event: _Event, unused: Callable[[MappingError], None]) -> Iterable[Chunk]:
-    """The chunks of one event; one that cannot be used goes to `unused` and gives none."""
-    try:
-        return mapper.map(event)
-    except MappingError as error:
-        unused(error)
-        return ()
 
 
 async def map_events(
     events: AsyncIterable[_Event],
-    mapper: RunMapper[_Event],
+    mapper: Mapper[_Event],
     writer: MessageWriter,
     *,
-    error_text: Callable[[BaseException], str | None] | None = None,
-    unused: Callable[[MappingError], None] | None = None,
+    error_text: ErrorText | None = None,
+    unused: Unused | None = None,
 ) -> AsyncGenerator[Chunk, None]:
     """The stream of one run, from its start to its `finish`, `abort` or `error`; `mapper` writes with `writer`.
 
-    It ends when the mapper says so. If the events stop before, or their source fails, all parts are closed and an error
-    follows, whose text `error_text` may choose for an exception; None is a masked text. An event that cannot be used is
-    given to `unused`, by default a new `Unused`.
+    It ends when the mapper says so, or well when the events have run out. If their source or the mapper fails, all
+    parts are closed and an error follows, whose text `error_text` may choose for an exception; None is a masked text.
+    An event that cannot be used is given to `unused`, by default a new `Unused`.
     """
-    unused = Unused() if unused is None else unused
-    for chunk in writer.start():
-        yield chunk
+    stream = _Stream(writer, error_text)
+    moving = asyncio.create_task(stream.move(events, mapper, Unused() if unused is None else unused))
     try:
-        async with _closing(events):
-            async for event in events:
-                for chunk in map_event(mapper, event, unused):
-                    yield chunk
-                if mapper.ended:
-                    return
-        last = mapper.interrupt()
-    # The border: whatever the events' source raises ends the stream with a masked error.
-    except Exception as error:  # noqa: BLE001
-        last = writer.fail(explain(error, error_text))
-    for chunk in last:
-        yield chunk
+        while chunks := await stream.next():
+            for chunk in chunks:
+                yield chunk
+    finally:
+        moving.cancel()
+        await asyncio.wait([moving])
 
 
-def explain(error: BaseException, error_text: Callable[[BaseException], str | None] | None = None) -> str:
-    """What a user reads of an exception: what `error_text` chose, or a sentence with the id that the log has too."""
-    error_id = secrets.token_hex(4)
-    _log.error("an agent failed, error %s", error_id, exc_info=error)
-    chosen = error_text(error) if error_text is not None else None
-    return chosen or f"Something went wrong. (Error {error_id})"
+class _Stream:
+    """A sink whose chunks are handed over event by event: the next event is asked for when they were taken."""
+
+    def __init__(self, writer: MessageWriter, error_text: ErrorText | None) -> None:
+        self._error_text = error_text
+        self._chunks: list[Chunk] = []
+        self._ended = False
+        self._changed = asyncio.Event()
+        self._output = Output(writer, self)
+
+    async def move(self, events: AsyncIterable[_Event], mapper: Mapper[_Event], unused: Unused) -> None:
+        writer = self._output.writer
+        try:
+            self._output.say(writer.start)
+            # An iterator that does not let the loop run must not keep the start from the reader.
+            await self.room()
+            await pump(aiter(events), mapper, self._output, unused=unused, threads=THREADS)
+            self._output.say(writer.finish)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            self.fail(error)
+        # The border: whatever the events' source or the mapper raises ends the stream with a masked error.
+        except BaseException as error:  # noqa: BLE001
+            self.fail(error)
+        finally:
+            self._ended = True
+            self._changed.set()
+
+    async def next(self) -> list[Chunk]:
+        """The chunks of the next event; none after the last one."""
+        while not self._chunks and not self._ended:
+            self._changed.clear()
+            await self._changed.wait()
+        chunks, self._chunks = self._chunks, []
+        self._changed.set()
+        return chunks
+
+    @property
+    def full(self) -> Callable[[], bool]:
+        return lambda: bool(self._chunks)
+
+    async def room(self) -> None:
+        while self._chunks:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def take(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
+            self._chunks.append(chunk)
+        self._output.closed = self._output.writer.state.phase in ("ended", "failed")
+        self._changed.set()
+
+    def take_texts(self, part: str, texts: Sequence[str]) -> None:
+        self.take(TextDelta(part, text) for text in texts)
+
+    def fail(self, error: BaseException) -> None:
+        self._output.say(self._output.writer.fail, explain(error, self._error_text))
+        # The events may go on for ever, and nobody wants them any more.
+        self._ended = True
 
 
-def _closing(events: AsyncIterable[object]) -> AbstractAsyncContextManager[object]:
-    return aclosing(cast("AsyncGenerator[object]", events)) if isinstance(events, AsyncGenerator) else nullcontext()
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -113,13 +114,19 @@ def test_wrong_usage_gives_exit_2_and_one_sentence(arguments: list[str], sentenc
     assert err.startswith(sentence)
 
 
-def test_a_stream_is_printed_as_its_events_come() -> None:
-    with subprocess.Popen(
+def begun() -> "subprocess.Popen[bytes]":
+    """A process that waits for the first line of its log."""
+    return subprocess.Popen(
         [sys.executable, "-c", "from usechat.cli import main; main()", "map", "open-harness", "-", "--output=chunks"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": ""},
-    ) as process:
+    )
+
+
+def test_a_stream_is_printed_as_its_events_come() -> None:
+    with begun() as process:
         assert process.stdin is not None
         assert process.stdout is not None
         deadline = threading.Timer(30, process.kill)
@@ -134,4 +141,16 @@ def test_a_stream_is_printed_as_its_events_come() -> None:
         process.stdin.close()
         assert json.loads(process.stdout.readlines()[-1])["type"] == "error"
         assert process.wait() == 0
+        deadline.cancel()
+
+
+def test_ctrl_c_ends_a_stream_that_waits_for_its_next_event() -> None:
+    with begun() as process:
+        assert process.stdout is not None
+        deadline = threading.Timer(30, process.kill)
+        deadline.start()
+        assert json.loads(process.stdout.readline())["type"] == "start"
+        process.send_signal(signal.SIGINT)
+        assert [json.loads(line)["type"] for line in process.stdout.readlines()] == ["error"]
+        assert process.wait() == 130
         deadline.cancel()

@@ -346,7 +346,7 @@ def test_the_hello_example_reasons_calls_a_tool_and_answers(folder: Path) -> Non
     assert rest == [
         {
             "type": "tool-count_words",
-            "toolCallId": "count-1",
+            "toolCallId": "count",
             "state": "output-available",
             "input": {"text": "What do you hear?"},
             "output": {"words": 4},

@@ -62,7 +62,7 @@ async def echo(chat: Chat) -> AsyncGenerator[str, None]:
 
 
 async def count(chat: Chat) -> AsyncGenerator[str, None]:
-    yield f"{len(chat.messages)} messages"
+    yield f"{len(await chat.history())} messages"
 
 
 async def name_client(chat: Chat) -> AsyncGenerator[str, None]:
@@ -148,9 +148,7 @@ async def test_a_history_of_ones_own_is_used_and_left_open(tmp_path: Path) -> No
     history = History(database)
     async with lifespan(create_app(echo, history=history)) as client:
         await client.post("/api/chat", json={"id": "c", "message": {"id": "m", "role": "user", "content": "Hello"}})
-    stored = await history.load("c")
-    assert stored is not None
-    assert [message.text for message in stored.messages] == ["Hello", "You said: Hello"]
+    assert [message.text for message in await history.load("c", "")] == ["Hello", "You said: Hello"]
     assert (tmp_path / "chats.db-wal").exists()
     await database.aclose()
 
@@ -160,17 +158,16 @@ async def test_a_turn_that_nobody_reads_when_the_app_ends_is_stored_as_far_as_it
     url = f"sqlite:///{tmp_path}/chats.db"
     app = create_app(never_end, history=url)
     async with lifespan(app):
-        turn = await app.state.endpoint.chats.begin(
+        reader = await app.state.endpoint.chats.begin(
             ChatRequest(id="chat", last=UIMessage("m1", "user", [{"type": "text", "text": "Hello"}])), None, {}
         )
-        while "I begin" not in str(turn.log.frames):
+        while "I begin" not in str(reader.log.frames):
             await anyio.lowlevel.checkpoint()
-    assert turn.log.outcome == "stopped"
+    assert reader.log.outcome == "stopped"
     database = Database(url)
-    stored = await History(database).load("chat")
+    stored = await History(database).load("chat", "")
     await database.aclose()
-    assert stored is not None
-    assert [message.text for message in stored.messages] == ["Hello", "I begin"]
+    assert [message.text for message in stored] == ["Hello", "I begin"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """How long an approval can be answered when the server keeps the chats."""
 
 import copy
-import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from sqlalchemy import text
 from loopback import SECONDS, message, serving
 from usechat.agents.chat import Approval, Chat
 from usechat.database import Database
-from usechat.history import History
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
 from usechat.server.chats import ChatSettings
@@ -69,20 +67,3 @@ async def test_an_approval_counts_for_a_day_also_after_a_restart(tmp_path: Path,
     await database.aclose()
     with serving(create_app(agent, history=file)) as url:
         assert approve(url, asked).status_code == status
-
-
-@pytest.mark.anyio
-async def test_the_history_knows_when_the_last_message_was_written() -> None:
-    history = History(Database())
-    assert await history.written("chat") == 0
-    began = time.time()
-    await history.begin("chat", "", "t1", [QUESTION])
-    asked = await history.written("chat")
-    await history.begin("another", "", "t2", [QUESTION])
-    await history.end("chat", "t1", ANSWER)
-    answered = await history.written("chat")
-    assert began <= asked <= answered <= time.time()
-    await history.begin("chat", "", "t3", [QUESTION, ANSWER])
-    continued = await history.written("chat")
-    await history.end("chat", "t3", ANSWER)
-    assert answered < continued < await history.written("chat")

@@ -297,14 +297,14 @@ def test_a_turn_that_runs_belongs_to_its_user(url: str) -> None:
     with httpx.stream("POST", url, json=body, headers=ANN, timeout=SECONDS) as waiting:
         lines = waiting.iter_lines()
         read_until(lines, "I begin")
-        assert refusal(post(url, [said("mine")], user=BOB)) == (404, "There is no such chat.")
+        # Nobody owns the id of a chat that the server does not keep, so that Bob's is another one.
+        assert parts(post(url, [said("mine")], user=BOB).text) == [STEP, text_part("mine")]
         assert httpx.get(f"{url}/chat/stream", headers=BOB, timeout=SECONDS).status_code == 204
         assert httpx.post(f"{url}/chat/stop", headers=BOB, timeout=SECONDS).status_code == 204
         with httpx.stream("GET", f"{url}/chat/stream", headers=ANN, timeout=SECONDS) as resumed:
             read_until(resumed.iter_lines(), "I begin")
         httpx.post(f"{url}/chat/stop", headers=ANN, timeout=SECONDS)
         assert last_two("\n".join(lines)) == ABORTED
-    assert parts(post(url, [said("mine")], user=BOB).text) == [STEP, text_part("mine")]
 
 
 def test_a_secret_that_is_too_short_is_refused() -> None:
@@ -353,12 +353,14 @@ async def go_on(chat: Chat) -> AsyncGenerator[str, None]:
 async def outcome(endpoint: ChatEndpoint, message: Part) -> str:
     body = msgspec.json.encode({"id": "chat", "messages": [message]})
     try:
-        turn = await endpoint.chats.begin(decode_request(body), None, {})
+        reader = await endpoint.chats.begin(decode_request(body), None, {})
     except RequestError:
         return "refused"
-    await turn.settled()
-    turn.replayed()
-    return turn.log.outcome or "running"
+    while reader.log.outcome is None:
+        await reader.log.changed()
+    await reader.rewind()
+    reader.leave()
+    return reader.log.outcome
 
 
 @given(st.lists(ODD_PARTS, max_size=4), st.sampled_from(JUNK))

@@ -22,6 +22,7 @@ from websockets.exceptions import ConnectionClosed
 
 from loopback import message
 from mutations import Mutator, Request
+from soak import draws
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.sources.plain import PlainEvent, ToolCall
@@ -29,8 +30,8 @@ from usechat.sources.plain import PlainEvent, ToolCall
 pytestmark = pytest.mark.anyio
 
 SEED: Final = int(os.environ.get("USECHAT_SEED") or random.SystemRandom().getrandbits(32))
-REQUESTS: Final = 8_400
-FRAMES: Final = 1_440
+REQUESTS: Final = draws(2_400)
+FRAMES: Final = draws(480)
 CONNECTIONS: Final = 8
 
 

@@ -14,11 +14,12 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from loopback import serving
+from soak import draws
 from usechat.agents.chat import Chat
 from usechat.server.endpoint import ChatEndpoint
 
 SEED: Final = int(os.environ.get("USECHAT_SEED") or random.SystemRandom().getrandbits(32))
-REQUESTS: Final = 40
+REQUESTS: Final = draws(15)
 
 
 async def agent(chat: Chat) -> AsyncGenerator[str, None]:

@@ -1,40 +1,33 @@
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import pytest
 from starlette.types import Message
 
-from usechat.protocol.messages import UIMessage
+from usechat.protocol.chunks import TextDelta
+from usechat.protocol.frames import Frames
 from usechat.protocol.sse import DONE
-from usechat.protocol.writer import MessageWriter
 from usechat.server.metrics import Metrics
 from usechat.server.responses import STREAM_HEADERS, StreamLimits, TurnResponse
-from usechat.stores import Outcome, TurnLog
-from usechat.turns import Turn, TurnLimits
+from usechat.stores import Reader, TurnLog
+from usechat.stores.log import Told
 
 pytestmark = pytest.mark.anyio
 
 BATCH = 64 * 1024
 
 
-async def ended_turn(*texts: str) -> Turn:
-    """A turn that has said these texts, each as one chunk."""
-    log = TurnLog("turn", "chat", "")
-    writer = MessageWriter("m", new_id=lambda: "text")
-    turn = Turn(log, writer, None, limits=TurnLimits(), explain=str, on_end=nothing)
-
-    async def work() -> None:
-        for text in texts:
-            turn.say(writer.text, text)
-
-    turn.start(work)
-    await turn.settled()
-    return turn
+def reader_of(log: TurnLog, *, on_leave: Callable[[], None] = lambda: None) -> Reader:
+    return Reader(log, on_leave)
 
 
-async def nothing(_outcome: Outcome, _message: UIMessage) -> None:
-    pass
+def ended_log(*texts: str) -> TurnLog:
+    """The log of a turn that has said these texts, each as one chunk."""
+    log, frames = TurnLog("turn"), Frames("turn")
+    log.extend([frames.frame(index, TextDelta("text", text)) for index, text in enumerate(texts, 1)])
+    log.close("done")
+    return log
 
 
 async def sent(response: TurnResponse) -> list[MutableMapping[str, Any]]:
@@ -52,27 +45,29 @@ async def sent(response: TurnResponse) -> list[MutableMapping[str, Any]]:
 
 
 async def test_chunks_that_are_ready_are_sent_together() -> None:
-    turn = await ended_turn("a", "b", "c")
-    _, body = await sent(TurnResponse(turn, StreamLimits(), Metrics()))
-    assert body == {"type": "http.response.body", "body": b"".join(turn.log.frames) + DONE, "more_body": False}
+    log = ended_log("a", "b", "c")
+    _, body = await sent(TurnResponse(reader_of(log), StreamLimits(), Metrics()))
+    assert body == {"type": "http.response.body", "body": b"".join(log.frames) + DONE, "more_body": False}
 
 
 async def test_a_long_log_is_sent_in_batches_and_whole() -> None:
-    turn = await ended_turn(*["x" * 1000] * 300)
-    _, *bodies = await sent(TurnResponse(turn, StreamLimits(), Metrics()))
-    assert b"".join(message["body"] for message in bodies) == b"".join(turn.log.frames) + DONE
+    log = ended_log(*["x" * 1000] * 300)
+    _, *bodies = await sent(TurnResponse(reader_of(log), StreamLimits(), Metrics()))
+    assert b"".join(message["body"] for message in bodies) == b"".join(log.frames) + DONE
     assert len(bodies) == 5
     assert all(BATCH <= len(message["body"]) < BATCH + 2000 for message in bodies[:-1])
 
 
 async def test_who_counts_gets_what_follows_of_a_long_log() -> None:
-    turn = await ended_turn(*["x" * 1000] * 300)
-    _, *bodies = await sent(TurnResponse(turn, StreamLimits(), Metrics(), after=290))
-    assert [message["body"] for message in bodies] == [b"".join(turn.log.frames[290:]) + DONE]
+    log = ended_log(*["x" * 1000] * 300)
+    reader = reader_of(log)
+    reader.seek(290)
+    _, *bodies = await sent(TurnResponse(reader, StreamLimits(), Metrics()))
+    assert [message["body"] for message in bodies] == [b"".join(log.frames[290:]) + DONE]
 
 
 async def test_the_headers_name_the_turn() -> None:
-    response = TurnResponse(await ended_turn("a"), StreamLimits(), Metrics())
+    response = TurnResponse(reader_of(ended_log("a")), StreamLimits(), Metrics())
     start, _ = await sent(response)
     assert {name.decode(): value.decode() for name, value in start["headers"]} == {
         **STREAM_HEADERS,
@@ -81,13 +76,8 @@ async def test_the_headers_name_the_turn() -> None:
 
 
 async def test_whoever_leaves_while_something_is_sent_is_gone_at_once() -> None:
-    log = TurnLog("turn", "chat", "")
-    turn = Turn(log, MessageWriter("m", new_id=str), None, limits=TurnLimits(linger=0), explain=str, on_end=nothing)
-
-    async def work() -> None:
-        await asyncio.Event().wait()
-
-    gone = asyncio.Event()
+    log, gone, left = TurnLog("turn"), asyncio.Event(), list[str]()
+    log.extend([b"data: {}\n\n"])
 
     async def receive() -> Message:
         await gone.wait()
@@ -99,7 +89,28 @@ async def test_whoever_leaves_while_something_is_sent_is_gone_at_once() -> None:
             for _ in range(5):
                 await asyncio.sleep(0)
 
-    turn.start(work)
-    await asyncio.wait_for(TurnResponse(turn, StreamLimits(), Metrics())({}, receive, send), 5)
-    await asyncio.wait_for(turn.settled(), 5)
-    assert log.outcome == "stopped"
+    reader = reader_of(log, on_leave=lambda: left.append("left"))
+    await asyncio.wait_for(TurnResponse(reader, StreamLimits(), Metrics())({}, receive, send), 5)
+    assert left == ["left"]
+
+
+@pytest.mark.parametrize("over", [True, False])
+async def test_a_reader_that_does_not_read_is_cut_also_one_of_a_replay(over: bool) -> None:
+    log, left = TurnLog("turn"), list[str]()
+    log.extend([b"data: {}\n\n"])
+    if over:
+        log.close("done")
+    reader = reader_of(log, on_leave=lambda: left.append("left"))
+    piece = b"data: 1\n\n" * 50_000
+    reader.tell(Told([piece], 1, len(piece), log.size))
+
+    async def receive() -> Message:
+        return await asyncio.get_running_loop().create_future()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.get_running_loop().create_future()
+
+    limits = StreamLimits(behind=100_000, patience=0.01)
+    await asyncio.wait_for(TurnResponse(reader, limits, Metrics())({}, receive, send), 5)
+    assert left == ["left"]

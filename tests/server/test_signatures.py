@@ -7,7 +7,8 @@ from msgspec import structs
 from usechat.errors import LocalProtocolError, RequestError
 from usechat.protocol.chunks import ToolApprovalRequest, ToolApprovalResponse
 from usechat.protocol.messages import UIMessage
-from usechat.server.signatures import ApprovalSigner, AskedCall, SigningWriter
+from usechat.protocol.writer import MessageWriter
+from usechat.server.signatures import ApprovalSigner, AskedCall, signed_approval_ids
 
 SECRET = "0123456789abcdef0123456789abcdef"  # noqa: S105
 CALL = AskedCall("chat", "ann", "call", "rm", {"file": "a", "n": [1, 2**60]})
@@ -140,20 +141,18 @@ def test_without_a_secret_each_process_has_one_of_its_own_and_says_so(caplog: py
     assert refusal(other, signed) == (409, OPEN)
 
 
-def writer(signer: ApprovalSigner, continues: UIMessage | None = None) -> SigningWriter:
-    return SigningWriter(
+def writer(signer: ApprovalSigner, continues: UIMessage | None = None) -> MessageWriter:
+    return MessageWriter(
         "m",
-        signer=signer,
-        chat="chat",
-        owner="ann",
         new_id=lambda: "new",
         client="v7",
         continues=continues,
         value_limit=1000,
+        approval_id=signed_approval_ids(signer, "chat", "ann"),
     )
 
 
-def asked(write: SigningWriter, **options: str) -> str:
+def asked(write: MessageWriter, **options: str) -> str:
     [request] = write.approval_request("call", **options)
     assert isinstance(request, ToolApprovalRequest)
     return request.approval_id
@@ -188,7 +187,7 @@ def test_an_agent_goes_on_using_its_own_id(signer: ApprovalSigner) -> None:
 def test_what_no_client_could_send_back_is_not_asked(signer: ApprovalSigner) -> None:
     write = writer(signer)
     write.tool_input("call", "rm", 1)
-    with pytest.raises(LocalProtocolError, match=r"^The id of an approval with its signature must be a string of 1 to"):
+    with pytest.raises(LocalProtocolError, match=r"^The id of an approval on the wire must be a string of 1 to"):
         write.approval_request("call", approval_id="x" * 500)
     with pytest.raises(LocalProtocolError, match="which is not known"):
         write.approval_request("another")

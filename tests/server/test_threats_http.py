@@ -155,7 +155,7 @@ TEXT = b'{"type": "text", "text": "x"}'
 @pytest.mark.parametrize(
     ("field", "sentence"),
     [
-        pytest.param(b'"x": ' + b"[" * 100_000, "The body is nested too deeply.", id="100,000 brackets"),
+        pytest.param(b'"x": ' + b"[" * 40_000, "The body is nested too deeply.", id="40,000 brackets"),
         pytest.param(
             b'"x": ' + b"[" * 5_000 + b"]" * 5_000, "The body is nested too deeply.", id="5,000 brackets, closed"
         ),
@@ -165,22 +165,29 @@ TEXT = b'{"type": "text", "text": "x"}'
             id="900 objects in each other",
         ),
         pytest.param(
-            b'"x": ' + b"9" * 5_000, "'x' must not hold a number that is too large.", id="a number of 5,000 digits"
+            b'"x": ' + b"9" * 5_000,
+            "The body must not hold a number of more than 400 digits.",
+            id="a number of 5,000 digits",
         ),
         pytest.param(
             b", ".join(b'"%d": 1' % number for number in range(600_000)),
-            "The body must not have more than 1,000 fields.",
+            "The body must not hold more than 50,000 values.",
             id="600,000 fields",
         ),
         pytest.param(
-            b'"messages": [%s]' % b", ".join([USER % TEXT] * 10_000),
-            "messages must not hold more than 1,000 messages.",
-            id="10,000 messages",
+            b", ".join(b'"%d": 1' % number for number in range(40_000)),
+            "The body must not have more than 1,000 fields.",
+            id="40,000 fields",
         ),
         pytest.param(
-            b'"messages": [%s]' % (USER % b", ".join([TEXT] * 100_000)),
+            b'"messages": [%s]' % b", ".join([USER % TEXT] * 5_000),
+            "messages must not hold more than 1,000 messages.",
+            id="5,000 messages",
+        ),
+        pytest.param(
+            b'"messages": [%s]' % (USER % b", ".join([TEXT] * 15_000)),
             "messages[0].parts must not hold more than 1,000 parts.",
-            id="100,000 parts",
+            id="15,000 parts",
         ),
     ],
 )

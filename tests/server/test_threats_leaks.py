@@ -20,7 +20,7 @@ from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
 from usechat.server.chats import ChatSettings
-from usechat.stores import Outcome, TurnLog
+from usechat.stores import Outcome, TurnHead
 from usechat.stores.memory import MemoryTurnStore
 
 SECRET = "swordfish"  # noqa: S105
@@ -28,6 +28,11 @@ JSON = dict[str, Any]
 
 
 async def echo(chat: Chat) -> AsyncGenerator[str, None]:
+    yield f"You said {chat.text}."
+
+
+async def look_back(chat: Chat) -> AsyncGenerator[str, None]:
+    await chat.history()
     yield f"You said {chat.text}."
 
 
@@ -63,7 +68,7 @@ def fail_to_recognise(_connection: HTTPConnection) -> str:
 
 
 class BrokenStore(MemoryTurnStore):
-    async def live(self, chat: str) -> TurnLog | None:
+    async def live(self, chat: str) -> TurnHead | None:
         raise ConnectionError(SECRET)
 
 
@@ -198,8 +203,11 @@ def test_a_chat_that_somebody_broke_in_the_database_tells_nothing_and_leaves_the
         ask(f"{url}/api/chat")
     with closing(sqlite3.connect(file)) as database, database:
         database.execute(change)
-    with serving(create_app(echo, history=f"sqlite:///{file}")) as url:
-        for answer in (ask(f"{url}/api/chat"), httpx.get(f"{url}/api/chat/chat/messages", timeout=SECONDS)):
-            assert (answer.status_code, SECRET in answer.text) == (500, False)
+    with serving(create_app(look_back, history=f"sqlite:///{file}")) as url:
+        loaded = httpx.get(f"{url}/api/chat/chat/messages", timeout=SECONDS)
+        assert (loaded.status_code, SECRET in loaded.text) == (500, False)
+        body = {"id": "chat", "message": {"id": "m2", "role": "user", "content": "Hello"}}
+        answer = httpx.post(f"{url}/api/chat", json=body, timeout=SECONDS)
+        assert ('"type":"error"' in answer.text, SECRET in answer.text) == (True, False)
         assert SECRET not in frames_of(url)
         assert parts(ask(f"{url}/api/chat", chat="other").text) == [STEP, text_part("You said Hello.")]

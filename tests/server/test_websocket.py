@@ -12,7 +12,7 @@ from websockets.typing import Subprotocol
 from sockets import JSON, House, Page, chunks, error, opening, pondering, sequences, serving, stuck, texts
 from usechat.server.responses import StreamLimits
 from usechat.server.websocket_answer import Answer
-from usechat.turns import Turn
+from usechat.turns.turn import Turn
 
 pytestmark = pytest.mark.anyio
 
@@ -398,7 +398,7 @@ async def test_a_socket_keeps_nothing_of_what_is_over():
         gc.collect()
         kept = [value for value in gc.get_objects() if isinstance(value, Answer | Turn)]
         assert [value for value in kept if isinstance(value, Answer) and value.request_id.startswith("over")] == []
-        assert [value for value in kept if isinstance(value, Turn) and value.log.chat.startswith("over")] == []
+        assert [value for value in kept if isinstance(value, Turn) and value.claim.head.chat.startswith("over")] == []
 
 
 async def test_a_server_that_breaks_its_own_protocol_hears_of_it():

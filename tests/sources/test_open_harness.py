@@ -33,7 +33,7 @@ def mapped(mapper: OpenHarnessMapper, *events: dict[str, Any]) -> list[Chunk]:
 
 def message_of(*events: dict[str, Any], **options: bool) -> UIMessage:
     mapper, reader = new_mapper(**options), MessageReader()
-    for chunk in [*mapped(mapper, *events), *mapper.interrupt()]:
+    for chunk in [*mapped(mapper, *events), *mapper.end()]:
         reader.apply(chunk)
     return reader.message
 
@@ -194,15 +194,15 @@ def test_nothing_follows_the_end(last: dict[str, Any]) -> None:
     mapper.map(last)
     assert mapper.ended
     assert mapped(mapper, agent("paused"), {"type": "no such type"}, agent("text", content="late")) == []
-    assert mapper.interrupt() == []
+    assert mapper.end() == []
 
 
 def test_a_run_that_stops_without_an_end_says_so_once() -> None:
     mapper = new_mapper()
     mapped(mapper, *BEGUN, agent("text:delta", content="Hel"))
-    last = mapper.interrupt()
+    last = mapper.end()
     assert (last[0], last[-1]) == (TextEnd("id-1"), Error("The run was interrupted before it was finished."))
-    assert (mapper.ended, mapper.interrupt()) == (True, [])
+    assert (mapper.ended, mapper.end()) == (True, [])
 
 
 def test_a_node_that_fails_does_not_end_a_flow_that_goes_on() -> None:
@@ -289,8 +289,8 @@ def test_the_mapper_needs_nothing_but_the_methods_of_its_writer() -> None:
     for row in ROWS:
         writer: Any = Live()
         live, usual = OpenHarnessMapper(writer, read_options(row.options)), new_mapper(**row.options)
-        assert (mapped(live, *row.before, row.event), live.interrupt()) == ([], [])
-        assert writer.written == [*mapped(usual, *row.before, row.event), *usual.interrupt()]
+        assert (mapped(live, *row.before, row.event), live.end()) == ([], [])
+        assert writer.written == [*mapped(usual, *row.before, row.event), *usual.end()]
 
 
 def test_options_are_read_by_either_spelling() -> None:

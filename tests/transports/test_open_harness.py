@@ -11,7 +11,9 @@ from usechat.protocol.chunks import Abort, Chunk, Data, Error, Finish, Start, Te
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import Trigger, decode_request
 from usechat.sources.open_harness import TransportOptions
+from usechat.transports.agent import AgentTransport
 from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.turns.clocks import TurnLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +53,7 @@ def answer(message_id: str = "a1") -> UIMessage:
 class Page:
     """One chat of a transport."""
 
-    def __init__(self, transport: OpenHarnessChatTransport, chat_id: str = "c") -> None:
+    def __init__(self, transport: AgentTransport, chat_id: str = "c") -> None:
         self.transport = transport
         self.id = chat_id
         self.messages: list[UIMessage] = []
@@ -305,6 +307,21 @@ async def test_an_agent_of_a_flow_that_raises_does_not_show_what_it_raised() -> 
     assert isinstance(chunks[-1], Error)
     assert any(isinstance(chunk, Data) for chunk in chunks)
     assert "secret" not in repr(chunks)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        (TurnLimits(idle=0.05), "The agent did not answer in time."),
+        (TurnLimits(total=0.05), "The answer took too long."),
+        (TurnLimits(log=300), "The answer became too large."),
+    ],
+)
+async def test_a_turn_that_reaches_a_limit_aborts_its_flow(limits: TurnLimits, sentence: str) -> None:
+    runtime = FlowRuntime(FLOW, {"talk": talker})
+    chunks = await Page(AgentTransport(runtime, limits=limits)).ask(user("one"))
+    assert chunks[-1] == Error(sentence)
+    assert runtime.snapshot().status == "aborted"
 
 
 async def test_a_hundred_chats_at_once_do_not_mix() -> None:

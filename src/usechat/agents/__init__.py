@@ -1,1 +1,35 @@
 """What runs: each file drives one kind of agent and hands on its events."""
+
+from typing import Protocol, TypeVar, runtime_checkable
+
+from usechat.agents.chat import Chat
+from usechat.protocol.writer import MessageWriter
+from usechat.sources import Mapper
+from usechat.turns.pump import Events, Unused
+
+__all__ = ["Agent", "CountsUnused"]
+
+_Event = TypeVar("_Event")
+
+
+class Agent(Protocol[_Event]):
+    """A driver, which may wait, and a mapper, which may not; the pump joins them.
+
+    An agent may also have `async admit(chat)`, which is asked before the turn begins and may refuse it with a
+    RequestError, `async aclose(grace)`, which ends what outlives a turn, and what `CountsUnused` says.
+    """
+
+    def events(self, chat: Chat) -> Events[_Event]:
+        """Drive the agent for one turn, and clean up when the iterator is closed; a sync iterator gets a thread."""
+        ...
+
+    def mapper(self, writer: MessageWriter) -> Mapper[_Event]:
+        """Make the mapper of one turn."""
+        ...
+
+
+@runtime_checkable
+class CountsUnused(Protocol):
+    """An agent or a runtime in which events of others are mapped; whoever runs it may set a counter of its own."""
+
+    unused: Unused

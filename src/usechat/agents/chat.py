@@ -1,18 +1,21 @@
 """What an agent is given: the chat that it answers."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from msgspec import Struct
 
+from usechat.agents.writing import ChatWriter
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import Trigger
-from usechat.protocol.writer import MessageWriter
-from usechat.turns import Turn
+from usechat.stores import StopReason
+from usechat.turns.output import Output
 
-__all__ = ["Approval", "Chat", "Request", "ToolAnswer", "live_writer"]
+__all__ = ["Approval", "Chat", "Request", "ToolAnswer", "TurnControl"]
 
 
 class ToolAnswer(Struct, frozen=True):
@@ -44,42 +47,107 @@ class Request(Struct, frozen=True):
     headers: Mapping[str, str]
 
 
-class Chat(Struct, frozen=True, kw_only=True):
+class TurnControl(Protocol):
+    """What a chat needs of whatever runs its agent."""
+
+    output: Output
+    stopped: StopReason | None
+
+    @property
+    def stopping(self) -> asyncio.Event: ...
+
+    def hold(self) -> AbstractContextManager[None]: ...
+
+
+class Chat:
     """One turn of a chat, as its agent sees it.
 
-    `messages` end with the message to answer; `continues` is the assistant message that the turn goes on with, after
-    the browser answered its tool calls or the user its approvals. `stopping` is set when somebody stops the turn.
-    `write` has the methods of `MessageWriter`, for any thread; what is written after the end is dropped.
+    `messages` are those that are loaded, of which the last is the one to answer; `await chat.history()` loads all of
+    them. `continues` is the assistant message that the turn goes on with, after the browser answered its tool calls or
+    the user its approvals. `stopping` is set when the turn is stopped, and `stopped` says why. `write` has the methods
+    of `MessageWriter`, for any thread; what is written after the end is dropped.
     """
 
-    id: str
-    text: str
-    messages: list[UIMessage]
-    request: Request
-    user: str | None
-    trigger: Trigger
-    continues: UIMessage | None
-    tool_results: list[ToolAnswer]
-    approvals: list[Approval]
-    stopping: asyncio.Event
-    client: ClientName
-    write: MessageWriter
+    __slots__ = (
+        "_load",
+        "_loop",
+        "_thread",
+        "_turn",
+        "approvals",
+        "client",
+        "continues",
+        "id",
+        "messages",
+        "request",
+        "text",
+        "tool_results",
+        "trigger",
+        "user",
+        "write",
+    )
 
-
-def live_writer(turn: Turn) -> MessageWriter:
-    """A writer whose methods write to the turn's log at once, from any thread."""
-    return cast("MessageWriter", _LiveWriter(turn))
-
-
-class _LiveWriter:
-    def __init__(self, turn: Turn) -> None:
+    def __init__(
+        self,
+        turn: TurnControl,
+        *,
+        id: str,  # noqa: A002
+        text: str,
+        messages: list[UIMessage],
+        request: Request,
+        client: ClientName,
+        user: str | None = None,
+        trigger: Trigger = "submit-message",
+        continues: UIMessage | None = None,
+        tool_results: list[ToolAnswer] | None = None,
+        approvals: list[Approval] | None = None,
+        load: Callable[[], Awaitable[list[UIMessage]]] | None = None,
+    ) -> None:
+        self.id = id
+        self.text = text
+        self.messages = messages
+        self.request = request
+        self.client: ClientName = client
+        self.user = user
+        self.trigger: Trigger = trigger
+        self.continues = continues
+        self.tool_results = tool_results or []
+        self.approvals = approvals or []
+        self.write = ChatWriter(turn.output)
         self._turn = turn
+        self._load = load
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
 
-    def __getattr__(self, name: str) -> Callable[..., list[Any]]:
-        method = getattr(self._turn.writer, name)
+    @property
+    def stopping(self) -> asyncio.Event:
+        return self._turn.stopping
 
-        def write(*arguments: Any, **options: Any) -> list[Any]:
-            self._turn.say(method, *arguments, **options)
-            return []
+    @property
+    def stopped(self) -> StopReason | None:
+        return self._turn.stopped
 
-        return write
+    async def history(self) -> list[UIMessage]:
+        """All messages of the chat, of which the last is the one to answer; from then on `messages` has them, too."""
+        if self._load is not None:
+            messages = await self._load()
+            if self._load is not None:
+                self.messages, self._load = messages, None
+        return self.messages
+
+    def read_history(self) -> list[UIMessage]:
+        """The same for an agent that runs in a thread: it blocks.
+
+        Raises:
+            RuntimeError: it is called in the event loop, which would wait for itself.
+        """
+        if threading.get_ident() == self._thread:
+            raise RuntimeError("read_history() is for agents in threads. Write `await chat.history()` here.")
+        return asyncio.run_coroutine_threadsafe(self.history(), self._loop).result()
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Suspend the idle clock, for work of which nothing is shown: `with chat.hold(): …`, in the event loop."""
+        return self._turn.hold()
+
+    async def room(self) -> None:
+        """Wait until the readers have caught up, where the turn has a bound for that."""
+        await self._turn.output.room()

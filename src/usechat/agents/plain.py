@@ -1,107 +1,69 @@
-"""Plain agents: a function that takes the chat and yields, or writes."""
+"""Plain agents: a function that takes the chat and yields, returns or writes."""
 
-import asyncio
 import inspect
-import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
-from contextlib import aclosing, closing, suppress
-from typing import Any, Final, TypeAlias
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Any, TypeAlias, cast
 
 from usechat.agents.chat import Chat
-from usechat.errors import MappingError
+from usechat.protocol.writer import MessageWriter
 from usechat.sources.plain import PlainEvent, PlainMapper
-from usechat.turns import Turn
+from usechat.turns.pump import Events, closing_events
+from usechat.turns.threads import THREADS, Threads, is_any
 
-__all__ = ["PlainAgent", "run_plain"]
+__all__ = ["PlainAgent", "PlainFunction", "is_plain"]
 
-PlainAgent: TypeAlias = Callable[
-    [Chat], AsyncIterable[PlainEvent] | Iterable[PlainEvent] | Awaitable[PlainEvent | None]
+PlainFunction: TypeAlias = Callable[
+    [Chat], AsyncIterable[PlainEvent] | Iterable[PlainEvent] | Awaitable[PlainEvent | None] | PlainEvent | None
 ]
 
 
-# How many bytes or events may come in one go.
-_BREATH: Final = 32 * 1024
-_BREATHS: Final = 512
+def is_plain(thing: object) -> bool:
+    """Whether this is a function, or another callable, that takes the chat."""
+    if not callable(thing) or inspect.isclass(thing):
+        return False
+    try:
+        inspect.signature(thing).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
-async def run_plain(
-    agent: PlainAgent,
-    chat: Chat,
-    turn: Turn,
-    *,
-    threads: asyncio.Semaphore,
-    unused: Callable[[MappingError], None],
-) -> None:
-    """Run the agent to its end.
+class PlainAgent:
+    """Drives a function: an async or sync generator, any other async iterable, a coroutine, or one that returns text.
 
-    A sync agent gets a thread, as soon as `threads` has a place for it. An event that cannot be used goes to `unused`,
-    and the agent goes on.
+    A sync function gets a thread, since it may block.
     """
-    mapper = PlainMapper(turn.writer)
 
-    def take(event: PlainEvent) -> None:
-        try:
-            turn.say(mapper.map, event)
-        except MappingError as error:
-            unused(error)
+    def __init__(self, function: PlainFunction, threads: Threads = THREADS) -> None:
+        self._function: Callable[[Chat], Any] = function
+        self._threads = threads
 
-    said = agent(chat)
-    if inspect.isasyncgen(said):
-        await _pump(said, take, turn)
-    elif inspect.isgenerator(said):
-        async with threads:
-            await _in_thread(said, take, turn)
-    elif inspect.isawaitable(said):
-        last = await said
-        if last is not None:
-            take(last)
-    else:
-        raise TypeError(f"An agent is a generator or a coroutine, but this one returned {type(said).__name__}.")
+    def events(self, chat: Chat) -> Events[PlainEvent]:
+        if is_any(inspect.isasyncgenfunction, self._function) or is_any(inspect.isgeneratorfunction, self._function):
+            return self._function(chat)
+        return self._called(chat)
 
+    def mapper(self, writer: MessageWriter) -> PlainMapper:
+        return PlainMapper(writer)
 
-async def _pump(events: AsyncGenerator[Any, None], take: Callable[[Any], None], turn: Turn) -> None:
-    log, size, count = turn.log, 0, 0
-    async with aclosing(events):
-        async for event in events:
-            if type(event) is str:
-                turn.say_text(event)
-            else:
-                take(event)
-            if log.outcome is not None:
-                break
-            count += 1
-            if log.size - size >= _BREATH or count >= _BREATHS:
-                # An agent that never waits would keep all others waiting.
-                await asyncio.sleep(0)
-                size, count = log.size, 0
+    async def _called(self, chat: Chat) -> AsyncIterator[PlainEvent]:
+        said = await self._threads.call(self._function, chat)
+        if isinstance(said, AsyncIterable):
+            events = aiter(cast("AsyncIterable[PlainEvent]", said))
+            async with closing_events(events):
+                async for event in events:
+                    yield event
+        elif _has_items(said):
+            rest: Iterator[Any] = iter(said)
+            while (found := await self._threads.run(_next, rest)) is not None:
+                yield found[0]
+        elif said is not None:
+            yield said
 
 
-async def _in_thread(events: Generator[Any, None, None], take: Callable[[Any], None], turn: Turn) -> None:
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
+def _has_items(said: object) -> bool:
+    return isinstance(said, Iterable) and not isinstance(said, str | bytes | dict)
 
-    def settle(error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
 
-    def iterate() -> None:
-        error: BaseException | None = None
-        try:
-            with closing(events):
-                for event in events:
-                    if turn.ended:
-                        break
-                    take(event)
-        # The thread's failure is the turn's: it is raised again where the turn waits.
-        except BaseException as raised:  # noqa: BLE001
-            error = raised
-        # A loop that is closed has nobody who waits.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, error)
-
-    threading.Thread(target=iterate, name="usechat agent", daemon=True).start()
-    await done
+def _next(events: Iterator[Any]) -> tuple[Any] | None:
+    return next(((event,) for event in events), None)

@@ -14,14 +14,17 @@ from typing import Any, Final, NoReturn
 
 from msgspec import structs
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.supervisors import ChangeReload
 
+from usechat.agents.registry import find_agent
 from usechat.cli.settings import ServeError, ServeSettings
 from usechat.cli.targets import load_target
 from usechat.database import Database
+from usechat.errors import DatabaseBusyError
 from usechat.server.app import create_app, how_to_connect
 from usechat.server.origins import LOOPBACK_HOSTS
 
@@ -33,7 +36,7 @@ _LOGGING: Final[dict[str, Any]] = {
     "loggers": {**LOGGING_CONFIG["loggers"], "usechat": {"handlers": ["default"], "level": "INFO"}},
 }
 # A client that does not read would keep its response open for ever.
-_LAST_SENDS: Final = 5
+_LAST_SENDS: Final = 3
 
 
 def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
@@ -99,6 +102,8 @@ def _make_app(settings: ServeSettings) -> ASGIApp:
     changed = [f"--{name}" for name in _FOR_AGENTS if given[name] != default[name]]
     if changed:
         raise ServeError(f"{settings.target} is an app of your own, so set {', '.join(changed)} where you make it.")
+    if isinstance(found, Starlette):
+        found.state.exit_hard = True
     return found
 
 
@@ -109,7 +114,7 @@ def _make_agent_app(agent: Any, settings: ServeSettings) -> ASGIApp:
             "serve an app of your own instead, made by create_app(agent, authenticate=...)."
         )
     try:
-        return create_app(
+        app = create_app(
             agent,
             path=settings.path,
             history=settings.history,
@@ -120,12 +125,14 @@ def _make_agent_app(agent: Any, settings: ServeSettings) -> ASGIApp:
             allowed_hosts=(*LOOPBACK_HOSTS, settings.netloc),
             grace=0 if settings.reload else settings.grace,
         )
-    except (ValueError, ImportError) as error:
+    except (TypeError, ValueError, ImportError) as error:
         raise ServeError(str(error)) from error
+    app.state.exit_hard = True
+    return app
 
 
 def _is_agent(found: Any) -> bool:
-    return not inspect.isclass(found) and _takes(found, 1)
+    return find_agent(found) is not None
 
 
 def _takes(found: Any, arguments: int) -> bool:
@@ -140,14 +147,14 @@ async def _try_history(settings: ServeSettings) -> None:
     database = Database(settings.history)
     try:
         await database.run(lambda _: None)
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, DatabaseBusyError) as error:
         raise ServeError(f"The chats cannot be kept in {settings.history_name}: {_cause(error)}.") from error
     finally:
         await database.aclose()
 
 
 def _cause(error: BaseException) -> str:
-    return str(error.__cause__ or error)
+    return str(error) if error.__cause__ is None else _cause(error.__cause__)
 
 
 def _listen(settings: ServeSettings) -> socket.socket:

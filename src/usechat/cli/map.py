@@ -1,10 +1,11 @@
 """`usechat map`: a log of events as the stream that a page would get."""
 
+import asyncio
 import json
+import signal
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, Literal, NoReturn, TypeAlias, cast
@@ -15,17 +16,20 @@ import typer
 from usechat.errors import MappingError
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
-from usechat.protocol.codec import encode_chunk, encode_frame
+from usechat.protocol.codec import encode_chunk
+from usechat.protocol.frames import encode_frame
 from usechat.protocol.reader import MessageReader
 from usechat.protocol.sse import DONE
 from usechat.protocol.writer import MessageWriter
-from usechat.sources import SOURCES, RunMapper
-from usechat.stream import map_event
+from usechat.sources import SOURCES, Mapper
+from usechat.stream import Unused, map_events
 
 __all__ = ["map_log"]
 
+_Event: TypeAlias = dict[str, Any]
 _Output: TypeAlias = Literal["sse", "chunks", "message"]
-_Batches: TypeAlias = Iterator[Iterable[Chunk]]
+_Chunks: TypeAlias = AsyncIterator[Chunk]
+_Printer: TypeAlias = Callable[[_Chunks], Awaitable[None]]
 
 _NAMES: Final = ", ".join(SOURCES)
 _LATE: Final = "The run had ended."
@@ -47,19 +51,19 @@ def map_log(
     numbers = count(1)
     writer = MessageWriter("message-1", new_id=lambda: f"id-{next(numbers)}", client=client)
     mapper = _mapper(source, writer, option)
-    unused = Counter[str]()
+    unused = _Counted()
     try:
-        with _opened(file) as log:
-            _PRINTERS[output](_mapped(log, mapper, writer, unused))
+        with _opened(file) as log, (lines := _Lines(log)).interruptible():
+            asyncio.run(_print(_PRINTERS[output], _mapped(lines, mapper, writer, unused)))
     except _LineError as error:
         typer.echo(f"{'<stdin>' if file == '-' else file}:{error}", err=True)
         raise typer.Exit(1) from None
     finally:
-        for reason, times in unused.items():
+        for reason, times in unused.counts.items():
             typer.echo(f"not used, {times} {'event' if times == 1 else 'events'}: {reason}", err=True)
 
 
-def _mapper(source: str, writer: MessageWriter, options: list[str]) -> RunMapper[dict[str, Any]]:
+def _mapper(source: str, writer: MessageWriter, options: list[str]) -> Mapper[_Event]:
     if source not in SOURCES:
         _refuse(f"There is no source {source!r:.60}: the sources are {_NAMES}.")
     try:
@@ -85,25 +89,66 @@ def _opened(file: str) -> AbstractContextManager[BinaryIO]:
         _refuse(f"{file} cannot be read: {error.strerror}.")
 
 
-def _mapped(
-    log: Iterable[bytes], mapper: RunMapper[dict[str, Any]], writer: MessageWriter, unused: Counter[str]
-) -> _Batches:
-    def note(error: MappingError) -> None:
-        unused[str(error)] += 1
+class _Counted(Unused):
+    """Counts them only, since they are told at the end."""
 
-    yield writer.start()
-    try:
-        for event in _events(log):
-            if mapper.ended:
-                unused[_LATE] += 1
-            yield map_event(mapper, event, note)
-    except _LineError:
-        yield mapper.interrupt()
-        raise
-    yield mapper.interrupt()
+    def __call__(self, error: MappingError) -> None:
+        self.counts[str(error)] += 1
 
 
-def _events(log: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+async def _mapped(
+    lines: "_Lines", mapper: Mapper[_Event], writer: MessageWriter, unused: Unused
+) -> AsyncGenerator[Chunk, None]:
+    async with aclosing(map_events(lines.events(), mapper, writer, unused=unused)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+    async for _ in lines.events():
+        unused.counts[_LATE] += 1
+    if lines.problem is not None:
+        raise lines.problem
+
+
+class _Lines:
+    """The events of a log. A line that is none, or Ctrl-C, ends them and is kept as the `problem`."""
+
+    def __init__(self, log: Iterable[bytes]) -> None:
+        self.problem: _LineError | KeyboardInterrupt | None = None
+        self._events = _events(log)
+        self._reading = False
+        self._interrupted = False
+
+    async def events(self) -> AsyncIterator[_Event]:
+        try:
+            while (event := self._next()) is not None:
+                yield event
+        except (_LineError, KeyboardInterrupt) as problem:
+            self.problem = problem
+
+    @contextmanager
+    def interruptible(self) -> Generator[None, None, None]:
+        """Take Ctrl-C, which asyncio would keep to itself: a read that waits for a line would not hear of it."""
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _next(self) -> _Event | None:
+        self._reading = True
+        try:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            return next(self._events, None)
+        finally:
+            self._reading = False
+
+    def _interrupt(self, *_: object) -> None:
+        self._interrupted = True
+        if self._reading:
+            raise KeyboardInterrupt
+
+
+def _events(log: Iterable[bytes]) -> Iterator[_Event]:
     for number, line in enumerate(log, 1):
         if not line.strip():
             continue
@@ -117,35 +162,39 @@ def _events(log: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             raise _LineError(f"{number}: The line cannot be read: {error}.") from None
         if not isinstance(event, dict):
             raise _LineError(f"{number}: The line is not a JSON object.")
-        yield cast("dict[str, Any]", event)
+        yield cast("_Event", event)
 
 
-def _print_stream(batches: _Batches) -> None:
-    for chunks in batches:
-        _write(encode_frame(chunk) for chunk in chunks)
-    _write([DONE])
+async def _print(printer: _Printer, chunks: AsyncGenerator[Chunk, None]) -> None:
+    async with aclosing(chunks):
+        await printer(chunks)
 
 
-def _print_chunks(batches: _Batches) -> None:
-    for chunks in batches:
-        _write(encode_chunk(chunk) + b"\n" for chunk in chunks)
+async def _print_stream(chunks: _Chunks) -> None:
+    async for chunk in chunks:
+        _write(encode_frame(chunk))
+    _write(DONE)
 
 
-def _print_message(batches: _Batches) -> None:
+async def _print_chunks(chunks: _Chunks) -> None:
+    async for chunk in chunks:
+        _write(encode_chunk(chunk) + b"\n")
+
+
+async def _print_message(chunks: _Chunks) -> None:
     reader = MessageReader()
-    for chunks in batches:
-        for chunk in chunks:
-            reader.apply(chunk)
-    _write([msgspec.json.format(msgspec.json.encode(reader.message), indent=2), b"\n"])
+    async for chunk in chunks:
+        reader.apply(chunk)
+    _write(msgspec.json.format(msgspec.json.encode(reader.message), indent=2) + b"\n")
 
 
-def _write(lines: Iterable[bytes]) -> None:
+def _write(line: bytes) -> None:
     """Print at once, since the next event may take its time."""
-    sys.stdout.buffer.writelines(lines)
+    sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 
-_PRINTERS: Final[dict[_Output, Callable[[_Batches], None]]] = {
+_PRINTERS: Final[dict[_Output, _Printer]] = {
     "sse": _print_stream,
     "chunks": _print_chunks,
     "message": _print_message,

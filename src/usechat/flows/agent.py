@@ -1,16 +1,16 @@
 """The agent node: any agent of usechat as a node of a flow, with the original's events."""
 
 import asyncio
-import inspect
-import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
-from contextlib import aclosing
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
 
-from usechat.agents.chat import Chat, Request, live_writer
-from usechat.errors import MappingError
+from usechat.agents import Agent
+from usechat.agents.chat import Chat, Request
+from usechat.agents.registry import agent_of
+from usechat.errors import AgentError
 from usechat.flows.agent_events import AgentEvents
 from usechat.flows.context import NodeContext, NodeFunction
 from usechat.flows.node_runs import RESUME_MESSAGE
@@ -18,35 +18,37 @@ from usechat.flows.scheduling import Command
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
 from usechat.sources import Mapper
-from usechat.sources.plain import PlainMapper
-from usechat.turns import Turn
+from usechat.stores import StopReason
+from usechat.turns.output import Output
+from usechat.turns.pump import pump
+from usechat.turns.threads import THREADS
 
 __all__ = ["agent_node"]
 
-_Agent: TypeAlias = Callable[[Chat], Any]
 _Mapping: TypeAlias = Callable[[MessageWriter], Mapper[Any]]
 
-_log = logging.getLogger("usechat")
-_END: Final = object()
 
-
-def agent_node(agent: _Agent, mapper: _Mapping = PlainMapper) -> NodeFunction:
-    """Make a node that runs an agent: a plain one, or one whose events another mapper understands.
+def agent_node(agent: object, mapper: _Mapping | None = None) -> NodeFunction:
+    """Make a node that runs an agent: any that `create_app` takes. `mapper` is for a function that yields other events.
 
     The node's input has a `prompt` or `messages` (`{role, content}` or UI messages); the rest of it is the body of
     `chat.request`, and `chat.id` is the node's session. What is sent to the node while the agent answers is answered
     after that, in another turn. The output is `{text, usage, durationMs, sessionId, numTurns}`, where the text is the
     last block of it; a node that was paused gives what it has, and `paused`.
+
+    Raises:
+        TypeError: it is no agent.
     """
+    found = agent_of(agent)
 
     async def run(context: NodeContext, value: dict[str, Any]) -> dict[str, Any]:
-        return await _AgentRun(agent, mapper, context, value).run()
+        return await _AgentRun(found, mapper or found.mapper, context, value).run()
 
     return run
 
 
 class _AgentRun:
-    def __init__(self, agent: _Agent, mapper: _Mapping, context: NodeContext, value: dict[str, Any]) -> None:
+    def __init__(self, agent: Agent[Any], mapper: _Mapping, context: NodeContext, value: dict[str, Any]) -> None:
         self._agent = agent
         self._mapper = mapper
         self._context = context
@@ -57,7 +59,7 @@ class _AgentRun:
         self._session = context.session or str(uuid.uuid4())
         self._began = time.monotonic()
         self._turns = 0
-        self._agent_events = AgentEvents(context.emit)
+        self._agent_events = AgentEvents(context.emit, context.room)
 
     async def run(self) -> dict[str, Any]:
         context = self._context
@@ -65,10 +67,14 @@ class _AgentRun:
         context.emit({"type": "agent:start", "sessionId": self._session, "prompt": self._prompt})
         try:
             await self._answer()
-        except asyncio.CancelledError:
-            return self._cancelled()
-        except Exception as error:
-            context.emit({"type": "agent:error", "errorType": "exception", "message": str(error)})
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                return self._cancelled()
+            self._tell_failure(error)
+            raise
+        # Whatever an agent raises, also to leave the process, fails its node and nothing else.
+        except BaseException as error:
+            self._tell_failure(error)
             raise
         output = self._output()
         told = {name: output[name] for name in ("usage", "durationMs", "numTurns")}
@@ -86,17 +92,28 @@ class _AgentRun:
 
     async def _turn(self) -> None:
         self._turns += 1
-        writer = self._agent_events.begin()
-        mapper = self._mapper(writer)
-        async with aclosing(_events(self._agent(self._chat()))) as events:
-            async for event in events:
-                try:
-                    self._agent_events.say(mapper.map, event)
-                except MappingError as error:
-                    _log.warning("node %s: %s", self._context.node_id, error)
-                # An agent that waits for nothing must not keep a command from being heard.
-                await asyncio.sleep(0)
-        self._agent_events.end()
+        events, context = self._agent_events, self._context
+        turn = _NodeTurn(events.begin())
+        leave = context.cancel.on_cancel(turn.stop)
+        try:
+            mapper = self._mapper(turn.output.writer)
+            said = self._agent.events(self._chat(turn))
+            await pump(said, mapper, turn.output, unused=context.unused, threads=THREADS)
+            events.finish()
+        except asyncio.CancelledError:
+            if context.cancel.cancelled or not events.halted:
+                raise
+            _uncancel()
+            events.finish()
+        finally:
+            leave()
+            events.close()
+
+    def _tell_failure(self, error: BaseException) -> None:
+        # What an exception says was not written for users, unless it is this one.
+        kind = "AgentError" if isinstance(error, AgentError) else "exception"
+        message = str(error) or type(error).__name__
+        self._context.emit({"type": "agent:error", "errorType": kind, "message": message})
 
     def _cancelled(self) -> dict[str, Any]:
         reason = self._context.cancel.reason
@@ -117,24 +134,15 @@ class _AgentRun:
             "numTurns": self._turns,
         }
 
-    def _chat(self) -> Chat:
-        stopping = asyncio.Event()
-        self._context.cancel.on_cancel(stopping.set)
+    def _chat(self, turn: "_NodeTurn") -> Chat:
         asked = [message.text for message in self._messages if message.role == "user"]
         return Chat(
+            turn,
             id=self._session,
             text=asked[-1] if asked else "",
             messages=list(self._messages),
             request=Request(self._rest, {}),
-            user=None,
-            trigger="submit-message",
-            continues=None,
-            tool_results=[],
-            approvals=[],
-            stopping=stopping,
             client=self._agent_events.client,
-            # Of a turn the writer needs only what these events have too.
-            write=live_writer(cast("Turn", self._agent_events)),
         )
 
     def _unasked(self, commands: list[Command]) -> list[str]:
@@ -145,23 +153,32 @@ class _AgentRun:
         return texts
 
 
-async def _events(said: Any) -> AsyncGenerator[Any, None]:
-    if inspect.isasyncgen(said):
-        async with aclosing(cast("AsyncGenerator[Any, None]", said)) as events:
-            async for event in events:
-                yield event
-    elif isinstance(said, AsyncIterable):
-        async for event in cast("AsyncIterable[Any]", said):
-            yield event
-    elif inspect.isgenerator(said):
-        events = cast("Generator[Any, None, None]", said)
-        while (event := await asyncio.to_thread(next, events, _END)) is not _END:
-            yield event
-    elif inspect.isawaitable(said):
-        if (event := await said) is not None:
-            yield event
-    else:
-        raise TypeError(f"An agent is a generator or a coroutine, but this one returned {type(said).__name__}.")
+class _NodeTurn:
+    """What a chat needs of the node that runs its agent."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.stopping = asyncio.Event()
+        self.stopped: StopReason | None = None
+
+    def stop(self) -> None:
+        self.stopped = "stopped"
+        self.stopping.set()
+
+    def hold(self) -> AbstractContextManager[None]:
+        # A node has no idle clock.
+        return nullcontext()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
 
 
 def _said(command: Command) -> str:

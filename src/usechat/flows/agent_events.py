@@ -4,11 +4,13 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
+from usechat.errors import AgentError
 from usechat.protocol.chunks import (
     Chunk,
     Error,
@@ -27,8 +29,12 @@ from usechat.protocol.chunks import (
 )
 from usechat.protocol.clients import ClientName
 from usechat.protocol.writer import MessageWriter
+from usechat.turns.output import Output
 
 __all__ = ["AgentEvents"]
+
+# After so many events an agent waits for room, and at least for others to run.
+_IN_A_ROW: Final = 16
 
 
 class _Call(Struct, frozen=True):
@@ -38,52 +44,105 @@ class _Call(Struct, frozen=True):
 
 
 class AgentEvents:
-    """Says one turn after another, as `agent:text`, `agent:thinking` and `agent:tool` with their deltas.
+    """The sink of an agent node: it tells one turn after another, as `agent:text`, `agent:thinking` and `agent:tool`.
 
-    `text` is the last block of text, `usage` the sum over the turns of what the agent gave last as `metadata.usage`.
-    Chunks that have no event of their own (sources, files, data) are not told.
+    It takes chunks in any thread and tells of them, in their order, in that of the event loop. `text` is the last block
+    of text, `usage` the sum over the turns of what the agent gave last as `metadata.usage`. Chunks that have no event
+    of their own (sources, files, data) are not told.
     """
 
     # The newest one, so that nothing is changed for the sake of an older one.
     client: Final[ClientName] = "v7"
 
-    def __init__(self, emit: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, emit: Callable[[Mapping[str, Any]], None], wait_for_room: Callable[[], Awaitable[None]]) -> None:
         self.text = ""
         self.usage = {"inputTokens": 0, "outputTokens": 0}
+        # Whether the turn's task was cancelled here, since somebody else had ended the message.
+        self.halted = False
         self._turn_usage: dict[str, int] = {}
         self._emit = emit
-        self._ended = True
+        self._wait_for_room = wait_for_room
+        self._failure: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
+        self._task: asyncio.Task[Any] | None = None
+        self._untold: deque[Chunk] = deque()
+        self._in_a_row = 0
         self._blocks: dict[str, str] = {}
         self._calls: dict[str, _Call] = {}
 
-    def begin(self) -> MessageWriter:
-        """Begin a turn, and give its writer."""
+    def begin(self) -> Output:
+        """Begin a turn in the current task, and give its output."""
         self.text = ""
-        self._ended = False
-        self.writer = MessageWriter(str(uuid.uuid4()), new_id=lambda: str(uuid.uuid4()), client=self.client)
-        return self.writer
+        self.halted = False
+        self._turn_usage = {}
+        self._task = asyncio.current_task()
+        writer = MessageWriter(str(uuid.uuid4()), new_id=lambda: str(uuid.uuid4()), client=self.client)
+        self._output = Output(writer, self)
+        return self._output
 
-    def say(self, method: Callable[..., Iterable[Chunk]], *arguments: Any, **options: Any) -> None:
-        """Tell what a method of the writer or the mapper gives; from another thread, as soon as the loop has time.
+    def finish(self) -> None:
+        """End the message; a call without a result fails, since no browser is there to answer it.
 
-        After the end of a turn nothing is told.
+        Raises:
+            AgentError: the agent has ended it with an error.
         """
-        if threading.get_ident() != self._thread:
-            self._loop.call_soon_threadsafe(lambda: self.say(method, *arguments, **options))
-            return
-        if not self._ended:
-            for chunk in method(*arguments, **options):
-                self._tell(chunk)
-
-    def end(self) -> None:
-        """End the turn; a call without a result fails, since no browser is there to answer it."""
-        self.say(self.writer.finish)
-        self._ended = True
+        self._output.say(self._output.writer.finish)
+        self._tell_all()
+        if self._failure is not None:
+            raise self._failure
         for name, count in self._turn_usage.items():
             self.usage[name] += count
-        self._turn_usage = {}
+
+    def close(self) -> None:
+        """Tell what was said, and nothing after that."""
+        self._task = None
+        with self._output.lock:
+            self._output.flush()
+            self._output.closed = True
+        self._tell_all()
+
+    @property
+    def full(self) -> Callable[[], bool]:
+        return lambda: self._in_a_row + len(self._untold) >= _IN_A_ROW
+
+    async def room(self) -> None:
+        self._in_a_row = 0
+        await self._wait_for_room()
+
+    def take(self, chunks: Iterable[Chunk]) -> None:
+        try:
+            self._untold.extend(chunks)
+        finally:
+            self._in_loop(self._tell_all)
+            if self._output.writer.state.phase in ("ended", "failed"):
+                self._output.closed = True
+                self._in_loop(self._halt)
+
+    def take_texts(self, part: str, texts: Sequence[str]) -> None:
+        self.take(TextDelta(part, text) for text in texts)
+
+    def fail(self, error: BaseException) -> None:
+        self._output.closed = True
+        self._failure = error
+        self._halt()
+
+    def _in_loop(self, callback: Callable[[], None]) -> None:
+        if threading.get_ident() == self._thread:
+            callback()
+        else:
+            self._loop.call_soon_threadsafe(callback)
+
+    def _halt(self) -> None:
+        """Cancel the agent, unless it has ended its message itself."""
+        if self._task is not None and self._task is not asyncio.current_task():
+            self.halted = True
+            self._task.cancel()
+
+    def _tell_all(self) -> None:
+        while self._untold:
+            self._in_a_row += 1
+            self._tell(self._untold.popleft())
 
     def _tell(self, chunk: Chunk) -> None:
         match chunk:
@@ -105,7 +164,7 @@ class AgentEvents:
             case Start() | Finish() | MessageMetadata():
                 self._count(chunk.message_metadata)
             case Error():
-                raise RuntimeError(chunk.error_text)
+                self._failure = AgentError(chunk.error_text)
             case _:
                 pass
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from usechat.flows.scheduling import Command
 from usechat.protocol.values import plain
+from usechat.turns.pump import Unused
 
 __all__ = ["Cancel", "CancelReason", "Inbox", "NodeContext", "NodeFunction", "State", "as_json"]
 
@@ -152,7 +153,8 @@ class NodeContext:
 
     `emit` takes an event without `nodeId`, `runId` and `timestamp`; after the node's end it does nothing. `session` is
     what `set_session` kept, also from before the run was paused. `resume_message` is set in a node that was interrupted
-    and runs again.
+    and runs again. `unused` counts the events of the node's agent that could not be used. `await room()` waits until
+    whoever shows the run has shown most of its events; a node that emits thousands in a row should do so.
     """
 
     def __init__(
@@ -165,6 +167,8 @@ class NodeContext:
         inbox: Inbox,
         sessions: dict[str, str],
         resume_message: str | None,
+        unused: Unused,
+        room: Callable[[], Awaitable[None]],
     ) -> None:
         self.node_id = node_id
         self.run_id = run_id
@@ -172,6 +176,8 @@ class NodeContext:
         self.inbox = inbox
         self.cancel = Cancel()
         self.resume_message = resume_message
+        self.unused = unused
+        self.room = room
         self._emit = emit
         self._sessions = sessions
         self._closed = False

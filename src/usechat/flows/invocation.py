@@ -82,7 +82,13 @@ class Invocation:
         return self._outcome(task)
 
     async def _call(self, value: dict[str, Any]) -> Any:
-        return await self._node(self._context, as_json(value))
+        try:
+            return await self._node(self._context, as_json(value))
+        except (Exception, asyncio.CancelledError):
+            raise
+        # A task that raises one of the others ends the process, or at least its event loop.
+        except BaseException as error:
+            raise RuntimeError(str(error) or type(error).__name__) from error
 
     def _outcome(self, task: asyncio.Future[Any]) -> Outcome:
         error = None if task.cancelled() else task.exception()

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 import yaml
 
-from usechat.flows.errors import FlowError
+from usechat.errors import FlowError
 from usechat.flows.plan import Plan
 from usechat.flows.spec import Flow, FlowFile, line_of, read_flow
 

@@ -1,7 +1,7 @@
 """The nodes of a run that are on their way: their invocations and their inboxes."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
@@ -11,6 +11,7 @@ from usechat.flows.expressions import ExpressionError, Scope
 from usechat.flows.invocation import Done, Failed, Invocation, Outcome, Stopped
 from usechat.flows.plan import PlannedEdge, PlannedNode
 from usechat.flows.scheduling import Command, Event, Schedule
+from usechat.turns.pump import Unused
 
 __all__ = ["RESUME_MESSAGE", "Ended", "NodeRuns"]
 
@@ -37,6 +38,8 @@ class NodeRuns:
         emit: Callable[[Mapping[str, Any]], None],
         dispatch: Callable[[Command], None],
         halting: Callable[[], bool],
+        unused: Callable[[], Unused],
+        room: Callable[[], Awaitable[None]],
     ) -> None:
         self.resume_message: str | None = None
         self._functions = functions
@@ -44,6 +47,8 @@ class NodeRuns:
         self._emit = emit
         self._dispatch = dispatch
         self._halting = halting
+        self._unused = unused
+        self._room = room
         self._state = State(schedule.run.state)
         self._invocations: dict[str, Invocation] = {}
         self._interrupted: set[str] = set()
@@ -131,6 +136,8 @@ class NodeRuns:
                 inbox=self.inbox(run_id),
                 sessions=self._schedule.run.agent_sessions,
                 resume_message=message,
+                unused=self._unused(),
+                room=self._room,
             )
 
         invocation = Invocation(self._functions[node.node.type], new_context, node.node.policy)

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Struct
 
-from usechat.flows.errors import FlowError
+from usechat.errors import FlowError
 from usechat.flows.expressions import Condition, ExpressionError, Template, condition, object_template, template
 from usechat.flows.spec import Edge, Flow, Node
 

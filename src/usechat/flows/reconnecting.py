@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
 from websockets.uri import parse_uri
 
-from usechat.flows.errors import FlowError
+from usechat.errors import FlowError
 
 __all__ = ["ReconnectingSocket", "pauses"]
 

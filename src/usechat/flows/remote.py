@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self
 import msgspec
 from msgspec import Struct
 
-from usechat.flows.errors import FlowError
+from usechat.errors import FlowError
 from usechat.flows.listeners import Listeners
 from usechat.flows.reconnecting import ReconnectingSocket
 from usechat.flows.scheduling import Command, Event, RunSnapshot, RunStatus

@@ -2,14 +2,14 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from usechat.errors import FlowError
 from usechat.flows.context import NodeFunction, as_json
-from usechat.flows.errors import FlowError
 from usechat.flows.invocation import Done, Failed, Stopped
 from usechat.flows.journal import Journal
 from usechat.flows.node_runs import RESUME_MESSAGE, Ended, NodeRuns
@@ -18,6 +18,7 @@ from usechat.flows.plan import Plan, PlannedNode
 from usechat.flows.scheduling import Command, Event, RunSnapshot, Schedule
 from usechat.flows.spec import Flow, read_flow
 from usechat.flows.store import RunStore
+from usechat.turns.pump import Unused
 
 __all__ = ["FlowRuntime"]
 
@@ -27,7 +28,9 @@ class FlowRuntime:
 
     `nodes` are the node types beside `constant` and `echo`. With a `store`, a run that was paused, or whose process
     died, goes on in another runtime that is given its `run_id`: nodes that were done are not run again, those that
-    were running are. Up to `concurrency` nodes run at the same time; 1 keeps the order of the file.
+    were running are. Up to `concurrency` nodes run at the same time; 1 keeps the order of the file. `unused` counts the
+    events of its agents that could not be used; another counter may be put in its place. `room` may be set to a
+    function that waits until the events were shown: agents that say much wait for it.
 
     All methods belong to the thread of the event loop. `run` may be called again after a pause.
     """
@@ -54,6 +57,8 @@ class FlowRuntime:
         _check_types(self._plan.flow, self._functions)
         if run_id is not None and store is None:
             raise FlowError("A run cannot be resumed without a store.", remedy="Give the store that has kept it.")
+        self.unused = Unused()
+        self.room: Callable[[], Awaitable[None]] | None = None
         self._store = store
         self._to_load = run_id
         self._concurrency = concurrency
@@ -148,6 +153,8 @@ class FlowRuntime:
             emit=self._emit,
             dispatch=self.dispatch,
             halting=lambda: self._halted or self._failed,
+            unused=lambda: self.unused,
+            room=self._wait_for_room,
         )
 
     def _begin(self, value: Mapping[str, Any] | None) -> None:
@@ -261,6 +268,11 @@ class FlowRuntime:
 
     def _not_resumable(self) -> FlowError:
         return FlowError(f"Run {self._run.run_id} is not resumable.", remedy="Start a new run of the flow.")
+
+    async def _wait_for_room(self) -> None:
+        await asyncio.sleep(0)
+        if self.room is not None:
+            await self.room()
 
     def _save(self) -> None:
         if self._store is not None:

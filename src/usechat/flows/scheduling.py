@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import UNSET, Struct
 
-from usechat.flows.errors import FlowError
+from usechat.errors import FlowError
 from usechat.flows.expressions import ExpressionError, Scope
 from usechat.flows.plan import Plan, PlannedEdge, PlannedNode
 

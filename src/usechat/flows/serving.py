@@ -14,8 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Origin
 
-from usechat.flows import Runtime
-from usechat.flows.errors import FlowError
+from usechat.agents.open_harness import Runtime
+from usechat.errors import FlowError
 from usechat.flows.scheduling import Command, Event
 
 __all__ = ["serve_runtime"]

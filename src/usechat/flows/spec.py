@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct, field
 
-from usechat.flows.errors import FlowError
+from usechat.errors import FlowError
 
 __all__ = [
     "Edge",

@@ -83,12 +83,12 @@ class DatabaseRunStore:
 
     async def load_snapshot(self, run_id: str) -> RunSnapshot | None:
         query = select(_SNAPSHOTS.c.snapshot).where(_SNAPSHOTS.c.run_id == run_id)
-        stored = await self._database.run(lambda connection: connection.execute(query).scalar())
+        stored = await self._database.read(lambda connection: connection.execute(query).scalar())
         return None if stored is None else _read_snapshot(run_id, stored)
 
     async def load_events(self, run_id: str, after: int = 0) -> list[Event]:
         query = select(_EVENTS.c.event).where(_EVENTS.c.run_id == run_id, _EVENTS.c.seq > after)
-        rows = await self._database.run(lambda connection: connection.execute(query.order_by(_EVENTS.c.seq)).all())
+        rows = await self._database.read(lambda connection: connection.execute(query.order_by(_EVENTS.c.seq)).all())
         return [msgspec.json.decode(row.event) for row in rows]
 
 

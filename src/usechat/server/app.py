@@ -14,9 +14,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from usechat.agents.plain import PlainAgent
 from usechat.database import Database
-from usechat.history import History
+from usechat.history import History, HistoryStore, MemoryHistory
 from usechat.protocol.clients import ClientName
 from usechat.protocol.requests import Limits
 from usechat.server.auth import Authenticate
@@ -49,12 +48,12 @@ def how_to_connect(url: str) -> str:
 
 
 def create_app(
-    agent: PlainAgent,
+    agent: object,
     *,
     path: str = "/api/chat",
     authenticate: Authenticate | None = None,
     store: TurnStore | None = None,
-    history: History | str | None = None,
+    history: HistoryStore | str | None = None,
     approval_secret: str | None = None,
     client: ClientName | None = None,
     settings: ChatSettings = _SETTINGS,
@@ -74,6 +73,7 @@ def create_app(
     app leaves signals alone.
 
     Raises:
+        TypeError: What is given is no agent.
         ValueError: The path, an origin, a host or the database URL is not one, or the secret is too short.
         ImportError: The package that the database needs is not installed.
     """
@@ -102,10 +102,12 @@ def _assemble(
     return app
 
 
-def _open_history(history: History | str | None) -> tuple[History | Literal["client"], Database | None]:
-    if isinstance(history, History) or history == "client":
+def _open_history(history: HistoryStore | str | None) -> tuple[HistoryStore | Literal["client"], Database | None]:
+    if history is None:
+        return MemoryHistory(), None
+    if history == "client" or not isinstance(history, str):
         return history, None
-    database = Database() if history is None else Database(history)
+    database = Database(history)
     return History(database), database
 
 
@@ -116,15 +118,17 @@ def _middleware(origins: Collection[str], hosts: Sequence[str] | None, *, creden
 
 @asynccontextmanager
 async def _lifespan(
-    chats: Chats, database: Database | None, grace: float | None, _app: Starlette
+    chats: Chats, database: Database | None, grace: float | None, app: Starlette
 ) -> AsyncGenerator[None, None]:
     async with AsyncExitStack() as stack:
         if database is not None:
             stack.push_async_callback(database.aclose)
         # Turns that nobody reads any more still have a message to store.
         stack.push_async_callback(chats.drain, 0)
+        await stack.enter_async_context(chats.serve())
         if grace is not None:
-            stack.enter_context(drain_on_signals(chats, grace=grace))
+            exit_hard = getattr(app.state, "exit_hard", False)
+            stack.enter_context(drain_on_signals(chats, grace=grace, exit_hard=exit_hard))
         yield
 
 
@@ -140,7 +144,8 @@ def _routes(chats: Chats, path: str) -> list[Route]:
         return PlainTextResponse("ok\n")
 
     async def ready(_request: Request) -> Response:
-        return PlainTextResponse("ok\n") if chats.ready else PlainTextResponse("draining\n", status_code=503)
+        problem = await chats.problem()
+        return PlainTextResponse("ok\n") if problem is None else PlainTextResponse(f"{problem}\n", status_code=503)
 
     async def metrics(_request: Request) -> Response:
         text, media_type = chats.metrics.render()

@@ -1,5 +1,6 @@
 """Who is asking: the user behind a connection, by opaque tokens or by JWTs."""
 
+import asyncio
 import hashlib
 import logging
 import re
@@ -21,6 +22,7 @@ from jwt import PyJWK, PyJWTError
 from starlette.requests import HTTPConnection
 
 from usechat.errors import RequestError
+from usechat.turns.threads import Threads
 
 __all__ = [
     "Authenticate",
@@ -48,6 +50,8 @@ _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 _PUBLIC_KEY_ALGORITHMS: Final = frozenset({"RS256", "ES256", "EdDSA"})
 _ALGORITHMS: Final = _PUBLIC_KEY_ALGORITHMS | {"HS256"}
 
+_HOOK_SECONDS: Final = 8.0
+_THREADS: Final = Threads(32)
 _RETRY_SECONDS: Final = 15.0
 _UNKNOWN_KEY_SECONDS: Final = 60.0
 # A provider that is away for a while signs nobody out, but a key that it withdrew is not believed for ever.
@@ -56,11 +60,21 @@ _MAX_KEY_SET: Final = 1024 * 1024
 
 
 async def authenticated(authenticate: Authenticate, connection: HTTPConnection) -> str | None:
-    """Give the id of the connection's user, or None if it has none."""
-    user = authenticate(connection)
-    if user is None or isinstance(user, str):
-        return user or None
-    return await user or None
+    """Give the id of the connection's user, or None if it has none.
+
+    A function of the app's that is not async gets a thread, since it may block.
+
+    Raises:
+        RequestError: There was no answer in time, with status 503.
+    """
+    try:
+        async with asyncio.timeout(_HOOK_SECONDS):
+            if isinstance(authenticate, BearerTokens):
+                return authenticate(connection)
+            return await _THREADS.call(authenticate, connection) or None
+    except TimeoutError:
+        sentence = "It could not be found out in time who you are. Try again in a moment."
+        raise RequestError(sentence, status=503, retry_after=5) from None
 
 
 def bearer_token(connection: HTTPConnection) -> str | None:

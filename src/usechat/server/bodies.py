@@ -1,10 +1,10 @@
 """What a request brings: its body, the ids in its path, and the headers that an agent may see."""
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Final
 
-import anyio
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
@@ -25,7 +25,7 @@ async def json_body(request: Request, *, limit: int, deadline: float) -> bytes:
     """
     _check_headers(request.headers, limit)
     try:
-        with anyio.fail_after(deadline):
+        async with asyncio.timeout(deadline):
             return await _read(request, limit)
     except TimeoutError:
         raise RequestError(f"The body did not arrive within {deadline:g} seconds.", status=408) from None

@@ -1,14 +1,19 @@
-"""Who keeps the messages of the chats: the server, in a history, or the client, which sends them with each request."""
+"""Whose history counts: the server's own, or the one that the client sends with each request."""
 
-import secrets
+import asyncio
+import logging
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
+from msgspec import Struct
 
-from usechat.errors import ProtocolError, RequestError
-from usechat.history import History
+from usechat.errors import DatabaseBusyError, ProtocolError, RequestError
+from usechat.history import HistoryStore
+from usechat.history.bodies import decode
+from usechat.ids import new_id
 from usechat.protocol.clients import ClientName
 from usechat.protocol.codec import decode_chunk, encode_chunk
 from usechat.protocol.messages import UIMessage
@@ -18,44 +23,62 @@ from usechat.protocol.requests import ChatRequest
 from usechat.protocol.state import StreamState
 from usechat.protocol.writer import MessageWriter
 from usechat.server.admission import EXPIRED, Admission, admit, admit_unkept
-from usechat.server.signatures import ApprovalSigner, AskedCall, SigningWriter
-from usechat.stores import TurnLog
+from usechat.server.signatures import ApprovalSigner, AskedCall, signed_approval_ids
+from usechat.slices import Slices
+from usechat.stores import TurnHead
+from usechat.turns.turns import NOT_FOUND
 
-__all__ = ["NOT_FOUND", "ChatHistory", "ClientHistory", "ServerHistory", "new_id"]
+__all__ = ["ChatHistory", "ClientHistory", "ServerHistory"]
 
-NOT_FOUND: Final = "There is no such chat."
+_T = TypeVar("_T")
+
+_log = logging.getLogger("usechat")
+
 _BROKEN: Final = (msgspec.MsgspecError, ProtocolError, AttributeError, KeyError, TypeError, ValueError)
-
-
-def new_id() -> str:
-    return secrets.token_urlsafe(12)
+# How long the end of a turn waits for its answer to be stored, and how long to wait before the next attempt.
+_STORE_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 1.0
+_PING_SECONDS: Final = 2.0
 
 
 class ChatHistory(Protocol):
     """Says what of a request is believed, and keeps what is to be kept of a turn."""
 
-    async def admit(self, request: ChatRequest, owner: str) -> Admission:
+    def key(self, chat_id: str, owner: str) -> str:
+        """What the store of turns knows the chat by."""
+        ...
+
+    async def admit(self, request: ChatRequest, owner: str, writing: str | None = None) -> Admission:
         """Say with which messages a turn would begin; nothing is written yet.
+
+        `writing` is the id of the message that a running turn of the chat is still writing.
 
         Raises:
             RequestError: The chat is somebody else's, or the request claims what is not true.
         """
         ...
 
-    async def begin(self, log: TurnLog, admission: Admission) -> None:
+    async def begin(self, head: TurnHead, epoch: int, admission: Admission) -> None:
         """The turn begins.
 
         Raises:
             RequestError: The chat has become somebody else's.
+            TailChangedError: Somebody has written to the chat since the admission.
         """
         ...
 
-    async def end(self, log: TurnLog, message: UIMessage) -> bool:
-        """The turn has ended with this message; False if it could not be kept."""
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+        """The turn has ended with this message; after a bounded time the rest is done later."""
         ...
 
-    async def messages(self, chat_id: str, owner: str) -> list[UIMessage]:
-        """The messages of a chat.
+    async def load(self, head: TurnHead) -> list[UIMessage]:
+        """All messages of the turn's chat."""
+        ...
+
+    async def messages(
+        self, chat_id: str, owner: str, before: str | None, limit: int | None
+    ) -> list[tuple[str, bytes]]:
+        """The ids and the JSON of the last messages before one of them.
 
         Raises:
             RequestError: There are none, or they are somebody else's.
@@ -63,52 +86,127 @@ class ChatHistory(Protocol):
         ...
 
     def writer(
-        self, log: TurnLog, continues: UIMessage | None, *, client: ClientName, value_limit: int
+        self, head: TurnHead, continues: UIMessage | None, *, client: ClientName, value_limit: int
     ) -> MessageWriter:
         """Make the writer of the turn's message."""
         ...
 
+    async def answers(self) -> bool:
+        """Whether chats can be kept now."""
+        ...
+
+
+class _Pending(Struct, eq=False):
+    """An answer on its way into the database."""
+
+    message: UIMessage
+    writing: asyncio.Task[None]
+
 
 class ServerHistory:
-    """The messages are in a history; an approval counts for `approval_ttl` seconds after the message was written."""
+    """The messages are in a history; an approval counts for `approval_ttl` seconds after the message was written.
 
-    def __init__(self, history: History, approval_ttl: float) -> None:
+    An answer that the database does not take in time is written later; until then this process has it. `late` is
+    called for each of them.
+    """
+
+    def __init__(self, history: HistoryStore, approval_ttl: float, late: Callable[[], None]) -> None:
         self._history = history
         self._approval_ttl = approval_ttl
+        self._late = late
+        self._pending: dict[str, _Pending] = {}
 
-    async def admit(self, request: ChatRequest, owner: str) -> Admission:
-        admission = admit(request, await self._own(request.id, owner) or [])
-        if admission.approvals and await self._history.written(request.id) + self._approval_ttl <= time.time():
+    def key(self, chat_id: str, owner: str) -> str:
+        return chat_id
+
+    async def admit(self, request: ChatRequest, owner: str, writing: str | None = None) -> Admission:
+        await self._settle(request.id)
+        look = partial(admit, request, writing=writing)
+        admission = await _or_not_found(self._history.read(request.id, owner, look))
+        if admission.approvals and admission.after.written + self._approval_ttl <= time.time():
             raise RequestError(EXPIRED, status=409)
         return admission
 
-    async def begin(self, log: TurnLog, admission: Admission) -> None:
-        try:
-            await self._history.begin(log.chat, log.owner, log.turn, admission.messages)
-        except PermissionError:
-            raise RequestError(NOT_FOUND, status=404) from None
+    async def begin(self, head: TurnHead, epoch: int, admission: Admission) -> None:
+        await _or_not_found(
+            self._history.begin(
+                head.chat,
+                head.owner,
+                head.turn,
+                after=admission.after,
+                keep=admission.keep,
+                new=admission.new,
+                epoch=epoch,
+            )
+        )
 
-    async def end(self, log: TurnLog, message: UIMessage) -> bool:
-        return await self._history.end(log.chat, log.turn, message)
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+        if not message.parts:
+            return
+        pending = self._pending[head.chat] = _Pending(message, asyncio.create_task(self._write(head, epoch, message)))
+        pending.writing.add_done_callback(partial(self._written, head.chat, pending))
+        _, late = await asyncio.wait([pending.writing], timeout=_STORE_SECONDS)
+        if late:
+            self._late()
+            _log.error("the answer of turn %s could not be stored in time; the attempts go on", head.turn)
 
-    async def messages(self, chat_id: str, owner: str) -> list[UIMessage]:
-        messages = await self._own(chat_id, owner)
-        if messages is None:
+    async def load(self, head: TurnHead) -> list[UIMessage]:
+        return await self._history.load(head.chat, head.owner)
+
+    async def messages(
+        self, chat_id: str, owner: str, before: str | None, limit: int | None
+    ) -> list[tuple[str, bytes]]:
+        pending = self._pending.get(chat_id)
+        rows = await _or_not_found(self._history.load_json(chat_id, owner, before=before, limit=limit))
+        # Before the first message there is nothing, but there is a chat.
+        if not rows and (before is None or not await self._history.load_json(chat_id, owner, limit=1)):
             raise RequestError(NOT_FOUND, status=404)
-        return messages
+        slices = Slices()
+        for position, (_, body) in enumerate(rows):
+            # What somebody broke in the database is not handed out.
+            decode(chat_id, position, body)
+            await slices.pause()
+        if pending is not None and before is None:
+            last = pending.message.id, msgspec.json.encode(pending.message)
+            rows = [*(row for row in rows if row[0] != last[0]), last]
+        return rows
 
     def writer(
-        self, log: TurnLog, continues: UIMessage | None, *, client: ClientName, value_limit: int
+        self, head: TurnHead, continues: UIMessage | None, *, client: ClientName, value_limit: int
     ) -> MessageWriter:
-        return MessageWriter(new_id(), new_id=new_id, client=client, continues=continues, value_limit=value_limit)
+        return MessageWriter(
+            head.message_id, new_id=new_id, client=client, continues=continues, value_limit=value_limit
+        )
 
-    async def _own(self, chat_id: str, owner: str) -> list[UIMessage] | None:
-        stored = await self._history.load(chat_id)
-        if stored is None:
-            return None
-        if stored.owner != owner:
-            raise RequestError(NOT_FOUND, status=404)
-        return stored.messages
+    async def answers(self) -> bool:
+        try:
+            await self._history.ping(within=_PING_SECONDS)
+        except DatabaseBusyError:
+            return False
+        return True
+
+    async def _settle(self, chat_id: str) -> None:
+        """Wait for an answer that is on its way; whoever calls has a deadline."""
+        pending = self._pending.get(chat_id)
+        if pending is not None:
+            await asyncio.wait([pending.writing])
+
+    async def _write(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+        while True:
+            try:
+                if not await self._history.end(head.chat, head.turn, epoch, message):
+                    _log.info("the answer of turn %s was not kept: a newer turn has its place", head.turn)
+                return
+            except DatabaseBusyError:
+                await asyncio.sleep(_RETRY_SECONDS)
+            # Another attempt would fail in the same way.
+            except Exception:  # noqa: BLE001
+                _log.exception("the answer of turn %s cannot be stored", head.turn)
+                return
+
+    def _written(self, chat_id: str, pending: _Pending, _task: asyncio.Task[None]) -> None:
+        if self._pending.get(chat_id) is pending:
+            del self._pending[chat_id]
 
 
 class ClientHistory:
@@ -117,38 +215,60 @@ class ClientHistory:
     def __init__(self, signer: ApprovalSigner) -> None:
         self._signer = signer
 
-    async def admit(self, request: ChatRequest, owner: str) -> Admission:
+    def key(self, chat_id: str, owner: str) -> str:
+        # Nobody owns the chat, so that two users may choose the same id; an id has no line breaks.
+        return f"{owner}\n{chat_id}"
+
+    async def admit(self, request: ChatRequest, owner: str, writing: str | None = None) -> Admission:
         admission = admit_unkept(request, partial(self._verify, request.id, owner))
         if admission.continues is not None:
             _check_continuable(admission.continues)
         return admission
 
-    async def begin(self, log: TurnLog, admission: Admission) -> None:
+    async def begin(self, head: TurnHead, epoch: int, admission: Admission) -> None:
+        # The store of turns lets an approval count once; here it is known before a turn gives way to another one.
         for approval_id in admission.approval_ids:
             self._signer.use(approval_id)
 
-    async def end(self, log: TurnLog, message: UIMessage) -> bool:
-        return True
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+        pass
 
-    async def messages(self, chat_id: str, owner: str) -> list[UIMessage]:
+    async def load(self, head: TurnHead) -> list[UIMessage]:
+        raise RequestError("This server keeps no messages.", status=404)
+
+    async def messages(
+        self, chat_id: str, owner: str, before: str | None, limit: int | None
+    ) -> list[tuple[str, bytes]]:
         raise RequestError("This server keeps no messages.", status=404)
 
     def writer(
-        self, log: TurnLog, continues: UIMessage | None, *, client: ClientName, value_limit: int
+        self, head: TurnHead, continues: UIMessage | None, *, client: ClientName, value_limit: int
     ) -> MessageWriter:
-        return SigningWriter(
-            new_id(),
-            signer=self._signer,
-            chat=log.chat,
-            owner=log.owner,
+        return MessageWriter(
+            head.message_id,
             new_id=new_id,
             client=client,
             continues=continues,
             value_limit=value_limit,
+            approval_id=signed_approval_ids(self._signer, _chat_id(head), head.owner),
         )
+
+    async def answers(self) -> bool:
+        return True
 
     def _verify(self, chat_id: str, owner: str, approval_id: str, call_id: str, tool: str, value: Any) -> str:
         return self._signer.verify(approval_id, AskedCall(chat_id, owner, call_id, tool, value))
+
+
+async def _or_not_found(reading: Awaitable[_T]) -> _T:
+    try:
+        return await reading
+    except PermissionError:
+        raise RequestError(NOT_FOUND, status=404) from None
+
+
+def _chat_id(head: TurnHead) -> str:
+    return head.chat.partition("\n")[2]
 
 
 def _check_continuable(message: UIMessage) -> None:

@@ -1,42 +1,39 @@
-"""The chats of one agent: who may begin, resume and stop a turn in which of them, and what is kept."""
+"""The chats of one agent: who may begin, resume and stop a turn in which of them."""
 
-import asyncio
 import logging
-import secrets
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Final, Literal, TypeAlias
-from weakref import WeakValueDictionary
+from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from usechat.agents.chat import Chat, Request, live_writer
-from usechat.agents.plain import PlainAgent, run_plain
-from usechat.errors import MappingError, RequestError
+from usechat.agents import Agent, CountsUnused
+from usechat.agents.chat import Chat, Request
+from usechat.agents.registry import agent_of
+from usechat.errors import RequestError, TailChangedError
+from usechat.ids import new_id, new_turn_id
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
 from usechat.protocol.values import VALUE_LIMIT
 from usechat.server.admission import Admission
-from usechat.server.chat_history import NOT_FOUND, ChatHistory, new_id
+from usechat.server.chat_history import ChatHistory
 from usechat.server.metrics import Metrics
-from usechat.stores import Outcome, TurnLog, TurnStore
-from usechat.stream import Unused, explain
-from usechat.turns import REPLACED, Turn, TurnLimits
+from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead, TurnStore
+from usechat.turns.clocks import TurnLimits
+from usechat.turns.failures import ErrorText, explain
+from usechat.turns.opening import Prepared
+from usechat.turns.pump import Unused, pump
+from usechat.turns.threads import Threads
+from usechat.turns.turn import OnEnd, Turn
+from usechat.turns.turns import Conflict, Turns, TurnSettings
 
-__all__ = ["ChatSettings", "Chats", "Conflict", "ErrorText", "OnEnd"]
-
-Conflict: TypeAlias = Literal["replace", "queue", "reject"]
-ErrorText: TypeAlias = Callable[[BaseException], str | None]
-OnEnd: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
+__all__ = ["ChatOpening", "ChatSettings", "Chats", "Conflict", "ErrorText", "OnEnd"]
 
 _log = logging.getLogger("usechat")
-_RETRY_AFTER: Final = 5
-# The most requests of one chat that wait for their turn, the one that begins among them.
-_QUEUE: Final = 16
+_ATTEMPTS: Final = 3
 
 
 class ChatSettings(Struct, frozen=True, kw_only=True):
@@ -44,7 +41,8 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
 
     `conflict` says what a second message does while a turn runs in its chat: it replaces the turn, waits for it, or is
     rejected. `approval_ttl` is for how many seconds an approval that was asked for can be answered. `error_text` may
-    choose what the user reads of an exception; None is the masked text.
+    choose what the user reads of an exception; None is the masked text. With `event_names`, server-sent events have
+    an `event:` line with the type of their chunk.
     """
 
     client: ClientName = "portable"
@@ -57,206 +55,238 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
     approval_ttl: float = 24 * 3600.0
     error_text: ErrorText | None = None
     on_end: OnEnd | None = None
+    event_names: bool = False
 
 
 class Chats:
-    """The turns of one agent, and what they count in `metrics`."""
+    """The turns of one agent, and what they count in `metrics`.
 
-    def __init__(self, agent: PlainAgent, store: TurnStore, chat_history: ChatHistory, settings: ChatSettings) -> None:
-        self.metrics = Metrics()
-        self._agent = agent
+    Raises:
+        TypeError: it is not an agent.
+    """
+
+    def __init__(
+        self, agent: object, store: TurnStore, history: ChatHistory, settings: ChatSettings, metrics: Metrics
+    ) -> None:
+        self.metrics = metrics
+        self.threads = Threads(settings.threads)
+        self.agent: Agent[Any] = agent_of(agent, self.threads)
+        self.history = history
+        self.settings = settings
+        self.unused = Unused(partial(metrics.event_dropped, "unknown"))
+        if isinstance(self.agent, CountsUnused):
+            self.agent.unused = self.unused
+        self._began: dict[str, float] = {}
         self._store = store
-        self._chat_history = chat_history
-        self._settings = settings
-        self._turns: dict[str, Turn] = {}
-        self._running: Counter[str] = Counter()
-        self._waiting: Counter[str] = Counter()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._threads = asyncio.Semaphore(settings.threads)
-        self._unused = Unused()
-        self._draining = False
+        self._turns = Turns(
+            store,
+            history,
+            TurnSettings(
+                limits=settings.turn,
+                conflict=settings.conflict,
+                per_owner=settings.turns_per_user,
+                per_process=settings.turns_per_process,
+            ),
+            explain=partial(explain, error_text=settings.error_text),
+            ended=self._ended,
+        )
+
+    def serve(self) -> AbstractAsyncContextManager[None]:
+        """Let the store of turns work, for as long as the app runs."""
+        return self._turns.serve()
 
     @property
     def ready(self) -> bool:
         """Whether new turns are taken."""
-        return not self._draining
+        return self._turns.ready
 
-    async def begin(self, request: ChatRequest, user: str | None, headers: Mapping[str, str]) -> Turn:
-        """Begin the turn that a request asks for.
+    async def problem(self) -> str | None:
+        """What keeps new turns from being taken, in a few words; None if nothing does."""
+        if not self._turns.ready:
+            return "draining"
+        return None if await self.history.answers() else "the database does not answer"
+
+    async def begin(self, request: ChatRequest, user: str | None, headers: Mapping[str, str]) -> Reader:
+        """Begin the turn that a request asks for, and read it.
 
         Raises:
             RequestError: the chat is somebody else's, the request claims what is not true, or too much is running.
         """
+        return await self.open(self.opening(request, user, headers))
+
+    def opening(self, request: ChatRequest, user: str | None, headers: Mapping[str, str]) -> "ChatOpening":
+        """What `open` begins; it can be stopped before that."""
         if not request.last.id:
             request = structs.replace(request, last=structs.replace(request.last, id=new_id()))
-        async with self._turn_of(request.id):
-            # A request that is refused leaves the turn alone that it would have replaced.
-            admission = await self._chat_history.admit(request, user or "")
-            replaces = await self._make_way(request.id, user)
-            if not replaces:
-                self._check_room(user)
-            with self._place_of(user or ""):
-                if replaces:
-                    # The turn that ended has left its answer.
-                    admission = await self._chat_history.admit(request, user or "")
-                return await self._start(request, user, headers, admission)
+        return ChatOpening(self, request, user, headers)
 
-    @asynccontextmanager
-    async def _turn_of(self, chat_id: str) -> AsyncGenerator[None, None]:
-        """Wait for those who began in the chat before."""
-        if self._waiting[chat_id] >= _QUEUE:
-            raise RequestError("Too many messages wait in this chat.", status=429, retry_after=_RETRY_AFTER)
-        self._waiting[chat_id] += 1
-        try:
-            async with self._locks.setdefault(chat_id, asyncio.Lock()):
-                yield
-        finally:
-            self._waiting -= Counter((chat_id,))
+    async def open(self, opening: "ChatOpening") -> Reader:
+        """Begin the turn, and read it.
 
-    async def live(self, chat_id: str, user: str | None) -> Turn | None:
+        Raises:
+            RequestError: as for `begin`.
+        """
+        return await self._turns.begin(opening)
+
+    async def live(self, chat_id: str, user: str | None) -> TurnHead | None:
         """The turn that runs in the user's chat; None also if the chat is somebody else's."""
-        log = await self._store.live(chat_id)
-        if log is None or log.owner != (user or ""):
-            return None
-        return self._turns.get(log.turn)
+        head = await self._store.live(self._key(chat_id, user))
+        return head if head is not None and head.owner == (user or "") else None
+
+    async def follow(self, chat_id: str, user: str | None, mark: str = "", index: int = 0) -> Reader | None:
+        """Read on after a chunk of the turn with this mark, or tell the turn that runs from its beginning.
+
+        None if nothing runs, or if the chat is somebody else's.
+        """
+        head = await self._store.find(self._key(chat_id, user), mark) if mark else None
+        if head is not None and head.owner == (user or ""):
+            reader = await self._store.follow(head)
+            if reader is not None and index <= len(reader.log.frames):
+                reader.seek(index)
+                return reader
+            if reader is not None:
+                reader.leave()
+        return await self._rewound(await self.live(chat_id, user))
 
     async def stop(self, chat_id: str, user: str | None, turn_id: str | None) -> None:
         """Stop the turn that runs in the user's chat, if it is this one."""
-        turn = await self.live(chat_id, user)
-        if turn is not None and await self._store.stop(chat_id, turn_id):
-            await turn.settled()
+        head = await self.live(chat_id, user)
+        if head is not None and turn_id in (None, head.turn):
+            await self._turns.stop(head)
 
-    async def messages(self, chat_id: str, user: str | None) -> list[UIMessage]:
-        """The messages of the user's chat, without one that a running turn continues: its replay has all of that.
+    async def messages(
+        self, chat_id: str, user: str | None, before: str | None = None, limit: int | None = None
+    ) -> list[bytes]:
+        """The JSON of the user's messages, without the one that a running turn writes: its replay has all of that.
 
         Raises:
             RequestError: there is no such chat, or it is somebody else's.
         """
-        messages = await self._chat_history.messages(chat_id, user or "")
-        turn = await self.live(chat_id, user)
-        if turn is not None and messages and messages[-1].id == turn.writer.message_id:
-            return messages[:-1]
-        return messages
+        head = await self.live(chat_id, user)
+        for _ in range(_ATTEMPTS):
+            rows = await self.history.messages(chat_id, user or "", before, limit)
+            still = await self.live(chat_id, user)
+            if still == head:
+                break
+            # A turn that has ended meanwhile has stored its answer, which may not be among them.
+            head = still
+        else:
+            rows = await self.history.messages(chat_id, user or "", before, limit)
+        written = None if head is None else head.message_id
+        return [message for message_id, message in rows if message_id != written]
 
     async def drain(self, grace: float) -> None:
-        """Take no new turns, give the running ones `grace` seconds, then stop them."""
-        self._draining = True
-        turns = list(self._turns.values())
-        ends = [asyncio.create_task(turn.settled()) for turn in turns]
-        if ends:
-            await asyncio.wait(ends, timeout=grace)
-        for turn in turns:
-            turn.stop()
-        await asyncio.gather(*ends)
+        """Take no new turns, give the running ones `grace` seconds, then stop them and what outlives them."""
+        await self._turns.drain(grace)
+        close: Callable[[float], Awaitable[None]] | None = getattr(self.agent, "aclose", None)
+        if close is not None:
+            await close(grace)
 
-    async def _make_way(self, chat_id: str, user: str | None) -> bool:
-        """End the turn that runs in the chat, as the app chose; False if none does."""
-        if self._draining:
-            raise _busy()
-        log = await self._store.live(chat_id)
-        if log is not None and log.owner != (user or ""):
-            raise RequestError(NOT_FOUND, status=404)
-        running = self._turns.get(log.turn) if log is not None else None
-        if running is None:
-            return False
-        if self._settings.conflict == "reject":
-            raise RequestError("An answer is still being written in this chat.", status=409)
-        if self._settings.conflict == "replace":
-            running.stop(REPLACED)
-        await running.settled()
-        return True
+    def _key(self, chat_id: str, user: str | None) -> str:
+        return self.history.key(chat_id, user or "")
 
-    def _check_room(self, user: str | None) -> None:
-        if self._running.total() >= self._settings.turns_per_process:
-            raise _busy()
-        if self._running[user or ""] >= self._settings.turns_per_user and user is not None:
-            sentence = "Too many answers are being written for you at once."
-            raise RequestError(sentence, status=429, retry_after=_RETRY_AFTER)
-
-    @contextmanager
-    def _place_of(self, owner: str) -> Generator[None, None, None]:
-        """Count a turn that is about to begin, so that those that begin meanwhile find its place taken."""
-        self._running[owner] += 1
+    async def _rewound(self, head: TurnHead | None) -> Reader | None:
+        reader = None if head is None else await self._store.follow(head)
+        if reader is None:
+            return None
         try:
-            yield
+            if reader.log.outcome is None:
+                await reader.rewind()
+                return reader
         except BaseException:
-            self._leave(owner)
+            reader.leave()
             raise
+        reader.leave()
+        return None
 
-    def _leave(self, owner: str) -> None:
-        self._running[owner] -= 1
-        self._running += Counter()
-
-    async def _start(
-        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], admission: Admission
-    ) -> Turn:
-        log = TurnLog(secrets.token_hex(16), request.id, user or "")
-        await self._chat_history.begin(log, admission)
-        # From here to the turn's place in `_turns` nothing waits, so that `drain` sees each turn that begins.
-        if self._draining:
-            raise _busy()
-        writer = self._chat_history.writer(
-            log, admission.continues, client=self._settings.client, value_limit=self._settings.value_limit
-        )
-        turn = Turn(
-            log,
-            writer,
-            admission.continues,
-            limits=self._settings.turn,
-            explain=partial(explain, error_text=self._settings.error_text),
-            on_end=partial(self._ended, log, time.monotonic()),
-        )
-        self._turns[log.turn] = turn
-        try:
-            await self._store.open(log)
-        except BaseException:
-            self._turns.pop(log.turn, None)
-            raise
+    def opened(self, head: TurnHead) -> None:
+        self._began[head.turn] = time.monotonic()
         self.metrics.turn_started()
-        turn.start(partial(self._run, turn, self._chat(turn, request, user, headers, admission)))
-        return turn
 
-    def _chat(
-        self, turn: Turn, request: ChatRequest, user: str | None, headers: Mapping[str, str], admission: Admission
-    ) -> Chat:
-        asked = [message for message in admission.messages if message.role == "user"]
+    async def _ended(self, head: TurnHead, outcome: Outcome, message: UIMessage) -> None:
+        now = time.monotonic()
+        self.metrics.turn_ended(outcome, now - self._began.pop(head.turn, now))
+        if self.settings.on_end is not None:
+            await self.settings.on_end(outcome, message)
+
+
+class ChatOpening:
+    """One request for a turn; `stopped` says that it is to be stopped as soon as it has begun."""
+
+    __slots__ = ("_admission", "_chats", "_headers", "_request", "_user", "_writing", "head", "regenerates", "stopped")
+
+    def __init__(self, chats: Chats, request: ChatRequest, user: str | None, headers: Mapping[str, str]) -> None:
+        self._chats = chats
+        self._request = request
+        self._user = user
+        self._headers = headers
+        self._admission: Admission | None = None
+        self._writing: str | None = None
+        self.stopped: StopReason | None = None
+        regenerates = request.trigger == "regenerate-message"
+        # Without an id it is the last answer.
+        self.regenerates = (request.message_id or "") if regenerates else None
+        continues = request.last.role == "assistant" and not regenerates
+        self.head = TurnHead(
+            turn=new_turn_id(),
+            chat=chats.history.key(request.id, user or ""),
+            owner=user or "",
+            message_id=request.last.id if continues else new_id(),
+            client=chats.settings.client,
+            event_names=chats.settings.event_names,
+        )
+
+    async def check(self, running: TurnHead) -> None:
+        await self._chats.history.admit(self._request, self.head.owner, running.message_id)
+        # An answer without a single part is not stored, and can be written again all the same.
+        self._writing = running.message_id if self.regenerates is not None else None
+
+    async def prepare(self, claim: Claim) -> Prepared:
+        admission = self._admission = await self._begin(claim.epoch)
+        settings = self._chats.settings
+        writer = self._chats.history.writer(
+            self.head, admission.continues, client=settings.client, value_limit=settings.value_limit
+        )
+        # Where the server keeps the messages, its own history says which approvals are open.
+        spends = () if admission.messages is None else admission.approval_ids
+        return Prepared(writer, admission.continues, spends)
+
+    def opened(self) -> None:
+        self._chats.opened(self.head)
+
+    def drive(self, turn: Turn) -> Awaitable[None]:
+        chats = self._chats
+        events = chats.agent.events(self._chat(turn))
+        mapper = chats.agent.mapper(turn.output.writer)
+        return pump(events, mapper, turn.output, unused=chats.unused, threads=chats.threads)
+
+    async def _begin(self, epoch: int) -> Admission:
+        history = self._chats.history
+        for _ in range(_ATTEMPTS):
+            admission = await history.admit(self._request, self.head.owner, self._writing)
+            try:
+                await history.begin(self.head, epoch, admission)
+            except TailChangedError:
+                # Another process has written to the chat; what it wrote counts, too.
+                continue
+            return admission
+        raise RequestError("The chat was changed at the same time. Try again.", status=409)
+
+    def _chat(self, turn: Turn) -> Chat:
+        request, admission, chats = self._request, self._admission, self._chats
+        if admission is None:
+            raise RuntimeError("A turn is prepared before it is driven.")
         return Chat(
+            turn,
             id=request.id,
-            text=asked[-1].text if asked else "",
-            messages=admission.messages,
-            request=Request(request.extra, headers),
-            user=user,
+            text=admission.text,
+            messages=[admission.question] if admission.messages is None else admission.messages,
+            request=Request(request.extra, self._headers),
+            client=chats.settings.client,
+            user=self._user,
             trigger=request.trigger,
             continues=admission.continues,
             tool_results=admission.tool_results,
             approvals=admission.approvals,
-            stopping=turn.stopping,
-            client=self._settings.client,
-            write=live_writer(turn),
+            load=partial(chats.history.load, self.head) if admission.messages is None else None,
         )
-
-    async def _run(self, turn: Turn, chat: Chat) -> None:
-        await run_plain(self._agent, chat, turn, threads=self._threads, unused=self._note_unused)
-
-    async def _ended(self, log: TurnLog, began: float, outcome: Outcome, message: UIMessage) -> None:
-        self.metrics.turn_ended(outcome, time.monotonic() - began)
-        try:
-            if not await self._chat_history.end(log, message) and message.parts:
-                _log.info("the answer of turn %s was not kept: a newer turn has its place", log.turn)
-            if self._settings.on_end is not None:
-                await self._settings.on_end(outcome, message)
-        # The app's own hook may raise anything; the turn is over all the same.
-        except Exception:  # noqa: BLE001
-            _log.exception("what follows the end of turn %s failed", log.turn)
-        finally:
-            del self._turns[log.turn]
-            self._leave(log.owner)
-            await self._store.close(log)
-
-    def _note_unused(self, error: MappingError) -> None:
-        self.metrics.event_dropped("unknown")
-        self._unused(error)
-
-
-def _busy() -> RequestError:
-    return RequestError("The server is busy. Try again in a moment.", status=503, retry_after=_RETRY_AFTER)

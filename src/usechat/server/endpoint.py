@@ -3,29 +3,26 @@
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final, Literal
 
-import msgspec
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from usechat.agents.plain import PlainAgent
-from usechat.database import Database
-from usechat.errors import RequestError
-from usechat.history import History
+from usechat.errors import DatabaseBusyError, RequestError
+from usechat.history import HistoryStore, MemoryHistory
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, decode_request
 from usechat.server.auth import Authenticate, authenticated
 from usechat.server.bodies import check_id, json_body, without_secrets
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
 from usechat.server.chats import Chats, ChatSettings
+from usechat.server.metrics import Metrics
 from usechat.server.origins import origin_allowed
 from usechat.server.responses import StreamLimits, TurnResponse, plain_error
 from usechat.server.signatures import ApprovalSigner
 from usechat.server.websocket import ChatSockets
 from usechat.stores import TurnStore
 from usechat.stores.memory import MemoryTurnStore
-from usechat.stream import explain
-from usechat.turns import Turn
+from usechat.turns.failures import explain
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ChatEndpoint"]
 
 _BODY_DEADLINE: Final = 30.0
+_MOST_MESSAGES: Final = 10_000
 _SETTINGS: Final = ChatSettings()
 _LIMITS: Final = Limits()
 _STREAM: Final = StreamLimits()
@@ -48,19 +46,20 @@ class ChatEndpoint:
 
     def __init__(
         self,
-        agent: PlainAgent,
+        agent: object,
         *,
         authenticate: Authenticate | None = None,
         store: TurnStore | None = None,
-        history: History | Literal["client"] | None = None,
+        history: HistoryStore | Literal["client"] | None = None,
         approval_secret: str | None = None,
         settings: ChatSettings = _SETTINGS,
         limits: Limits = _LIMITS,
         stream: StreamLimits = _STREAM,
         origins: Collection[str] = (),
     ) -> None:
-        chat_history = _chat_history(history, approval_secret, settings.approval_ttl)
-        self.chats = Chats(agent, store or MemoryTurnStore(), chat_history, settings)
+        metrics = Metrics()
+        chat_history = _chat_history(history, approval_secret, settings.approval_ttl, metrics)
+        self.chats = Chats(agent, store or MemoryTurnStore(), chat_history, settings, metrics)
         self._authenticate = authenticate
         self._limits = limits
         self._stream = stream
@@ -97,31 +96,32 @@ class ChatEndpoint:
         try:
             return await answer(request)
         except RequestError as error:
-            self.chats.metrics.request_refused(error.status)
-            return plain_error(error)
+            return self._refused(error)
         except ClientDisconnect:
             # Nobody is there to read an answer.
             return Response(status_code=400)
+        except DatabaseBusyError:
+            return self._refused(RequestError("The server is busy. Try again in a moment.", status=503, retry_after=5))
         # The border: the app's own hooks and the database may raise anything.
         except Exception as error:  # noqa: BLE001
             return plain_error(RequestError(explain(error), status=500))
 
+    def _refused(self, error: RequestError) -> Response:
+        self.chats.metrics.request_refused(error.status)
+        return plain_error(error)
+
     async def _post(self, request: Request) -> Response:
         user = await self._user(request)
         body = await json_body(request, limit=self._limits.body, deadline=_BODY_DEADLINE)
-        turn = await self.chats.begin(decode_request(body, self._limits), user, without_secrets(request.headers))
-        return TurnResponse(turn, self._stream, self.chats.metrics)
+        reader = await self.chats.begin(decode_request(body, self._limits), user, without_secrets(request.headers))
+        return TurnResponse(reader, self._stream, self.chats.metrics)
 
     async def _resume(self, request: Request) -> Response:
         user = await self._user(request)
-        turn = await self.chats.live(check_id(request.path_params["chat_id"]), user)
-        if turn is None or turn.ended:
+        reader = await self.chats.follow(check_id(request.path_params["chat_id"]), user, *_seen(request))
+        if reader is None:
             return Response(status_code=204)
-        seen = _seen(request, turn)
-        if seen is not None:
-            return TurnResponse(turn, self._stream, self.chats.metrics, after=seen)
-        first, index = turn.replayed()
-        return TurnResponse(turn, self._stream, self.chats.metrics, first=first, after=index)
+        return TurnResponse(reader, self._stream, self.chats.metrics)
 
     async def _stop(self, request: Request) -> Response:
         if not origin_allowed(request, self._origins):
@@ -133,8 +133,9 @@ class ChatEndpoint:
 
     async def _messages(self, request: Request) -> Response:
         user = await self._user(request)
-        messages = await self.chats.messages(check_id(request.path_params["chat_id"]), user)
-        return Response(msgspec.json.encode(messages), media_type="application/json")
+        chat_id, query = check_id(request.path_params["chat_id"]), request.query_params
+        messages = await self.chats.messages(chat_id, user, query.get("before"), _limit(query.get("limit")))
+        return Response(b"[%b]" % b",".join(messages), media_type="application/json")
 
     async def _user(self, connection: HTTPConnection) -> str | None:
         if self._authenticate is None:
@@ -146,17 +147,23 @@ class ChatEndpoint:
 
 
 def _chat_history(
-    history: History | Literal["client"] | None, approval_secret: str | None, approval_ttl: float
+    history: HistoryStore | Literal["client"] | None, approval_secret: str | None, approval_ttl: float, metrics: Metrics
 ) -> ChatHistory:
     if history == "client":
         return ClientHistory(ApprovalSigner(approval_secret, approval_ttl))
-    return ServerHistory(history or History(Database()), approval_ttl)
+    return ServerHistory(history or MemoryHistory(), approval_ttl, metrics.answer_late)
 
 
-def _seen(request: Request, turn: Turn) -> int | None:
-    """The index of the last chunk of this turn that the client has, if it counts."""
+def _seen(request: Request) -> tuple[str, int]:
+    """The mark of the turn that the client has a part of, and the index of the last chunk; no mark if it counts not."""
     seen = request.query_params.get("after") or request.headers.get("last-event-id") or ""
     mark, _, index = seen.rpartition(".")
-    if mark != turn.mark or not (index.isascii() and index.isdecimal()) or len(index) > 9:
+    return (mark, int(index)) if index.isascii() and index.isdecimal() and len(index) <= 9 else ("", 0)
+
+
+def _limit(value: str | None) -> int | None:
+    if value is None:
         return None
-    return int(index) if int(index) <= len(turn.log.frames) else None
+    if not (value.isascii() and value.isdecimal() and 0 < int(value[:6]) <= _MOST_MESSAGES):
+        raise RequestError(f"limit must be a number from 1 to {_MOST_MESSAGES:,}.")
+    return int(value)

@@ -35,6 +35,9 @@ class Metrics:
         )
         self._chunks = Counter("usechat_chunks_sent", "Chunks sent to clients.", registry=registry)
         self._bytes = Counter("usechat_sent_bytes", "Bytes sent to clients in streams.", registry=registry)
+        self._late = Counter(
+            "usechat_answers_late", "Turns that ended before the database had their answer.", registry=registry
+        )
         self._refused = Counter(
             "usechat_requests_refused", "Requests answered with an error.", ["status"], registry=registry
         )
@@ -66,6 +69,9 @@ class Metrics:
 
     def request_refused(self, status: int) -> None:
         self._refused.labels(status).inc()
+
+    def answer_late(self) -> None:
+        self._late.inc()
 
     def event_dropped(self, why: Dropped) -> None:
         self._dropped[why].inc()

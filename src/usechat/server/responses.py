@@ -11,8 +11,7 @@ from starlette.types import Receive, Scope, Send
 from usechat.errors import RequestError
 from usechat.protocol.sse import DONE, KEEP_ALIVE
 from usechat.server.metrics import Metrics
-from usechat.stores import TurnLog
-from usechat.turns import Turn
+from usechat.stores import Reader
 
 __all__ = ["STREAM_HEADERS", "StreamLimits", "TurnResponse", "plain_error"]
 
@@ -43,153 +42,169 @@ class StreamLimits(Struct, frozen=True):
 
 
 class TurnResponse(Response):
-    """Sends `first`, then the turn's frames after `after`, and follows the turn to its end."""
+    """Sends what a reader of a turn has to read, and follows the turn to its end."""
 
-    def __init__(
-        self, turn: Turn, limits: StreamLimits, metrics: Metrics, *, first: bytes = b"", after: int = 0
-    ) -> None:
+    def __init__(self, reader: Reader, limits: StreamLimits, metrics: Metrics) -> None:
         self.status_code = 200
         self.background = None
-        self.raw_headers = [*_RAW_HEADERS, (b"x-usechat-turn", turn.log.turn.encode())]
-        self._turn = turn
-        self._first = first
-        self._after = self._cursor = after
-        self._read = sum(map(len, turn.log.frames[:after]))
+        self.raw_headers = [*_RAW_HEADERS, (b"x-usechat-turn", reader.log.turn.encode())]
+        self._reader = reader
         self._limits = limits
         self._metrics = metrics
         self._made = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self._turn.attach()
-        self._metrics.stream_opened()
-        pace = _Pace(self._turn.log, self._limits)
-        gone = asyncio.create_task(_wait_for_disconnect(receive))
-        gone.add_done_callback(lambda _: pace.leave())
+        reader, metrics, sent = self._reader, self._metrics, 0
+        first = reader.cursor
+        metrics.stream_opened()
         try:
-            await self._follow(send, pace)
-        except asyncio.CancelledError:
-            if not pace.cut:
-                raise
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            stream = _Stream(reader, self._limits, send)
+            gone = asyncio.create_task(_wait_for_disconnect(receive, stream))
+            try:
+                await self._follow(stream)
+            finally:
+                sent = stream.sent
+                gone.cancel()
+                stream.close()
         finally:
-            gone.cancel()
-            pace.close()
-            self._turn.detach()
-            self._metrics.stream_closed()
-            self._metrics.sent(chunks=self._cursor - self._after, size=pace.sent)
+            reader.leave()
+            metrics.stream_closed()
+            metrics.sent(chunks=reader.cursor - first, size=sent)
 
-    async def _follow(self, send: Send, pace: "_Pace") -> None:
-        log, body = self._turn.log, b""
-        for begin in range(0, len(self._first), _BATCH):
-            await self._send(send, pace, self._first[begin : begin + _BATCH], more=True)
-        while not pace.left:
-            body += self._next(log)
-            if log.outcome is not None and self._cursor == len(log.frames):
-                await self._send(send, pace, body + DONE, more=False)
-                return
-            if body:
-                await self._send(send, pace, body, more=True)
-                body = b""
-            if self._cursor == len(log.frames) and await pace.changed():
-                body = KEEP_ALIVE
-
-    def _next(self, log: TurnLog) -> bytes:
-        """Read on in the log: all that is there, or one batch of more."""
-        is_short = log.size - self._read <= _BATCH
-        end = len(log.frames) if is_short else _batch_end(log, self._cursor)
-        frames = b"".join(log.frames[self._cursor : end])
-        self._cursor = end
-        self._read += len(frames)
-        return frames
-
-    async def _send(self, send: Send, pace: "_Pace", body: bytes, *, more: bool) -> None:
-        if pace.sent == 0:
+    async def _follow(self, stream: "_Stream") -> None:
+        try:
+            await stream.advance()
             self._metrics.first_byte_sent(time.monotonic() - self._made)
-        await pace.send(send, body, more=more)
+            while not stream.is_over:
+                await stream.wait()
+                await stream.advance()
+        except asyncio.CancelledError:
+            if not stream.is_cut:
+                raise
 
 
-class _Pace:
-    """The one timer of a stream, and what it waits for."""
+class _Stream:
+    """What a response sends, and its one timer.
 
-    def __init__(self, log: TurnLog, limits: StreamLimits) -> None:
-        self.left = False
-        self.cut = False
-        self._log = log
+    It is *sending* while the server takes bytes, *waiting* while the log has none, and *over* when the turn has ended,
+    the client has left, or a client that does not read was cut.
+    """
+
+    __slots__ = (
+        "_in_flight",
+        "_is_silent",
+        "_last",
+        "_limits",
+        "_loop",
+        "_reader",
+        "_send",
+        "_since",
+        "_task",
+        "_timer",
+        "_waiter",
+        "is_cut",
+        "is_over",
+        "sent",
+    )
+
+    def __init__(self, reader: Reader, limits: StreamLimits, send: Send) -> None:
+        self.is_over = False
+        self.is_cut = False
+        self.sent = 0
+        self._reader = reader
         self._limits = limits
+        self._send = send
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._last = self._loop.time()
-        self.sent = 0
-        self._sending: float | None = None
-        self._waiter: asyncio.Future[bool] | None = None
-        self._subscribed = False
-        self._timer = self._loop.call_later(limits.keep_alive, self._tick)
+        # Since when the server takes the bytes in flight.
+        self._since: float | None = None
+        self._in_flight = 0
+        self._is_silent = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer = self._loop.call_later(min(limits.keep_alive, limits.patience), self._tick)
+        reader.log.watch(self._wake)
 
-    async def send(self, send: Send, body: bytes, *, more: bool) -> None:
-        self._last = self._sending = self._loop.time()
-        await send({"type": "http.response.body", "body": body, "more_body": more})
-        self._sending = None
-        self.sent += len(body)
-        if len(body) >= _BATCH:
-            # A send that does not wait would keep the neighbours waiting.
-            await asyncio.sleep(0)
+    async def advance(self) -> None:
+        """Send all that there is to send now."""
+        reader = self._reader
+        if self._is_silent:
+            self._is_silent = False
+            await self._send_piece(KEEP_ALIVE, len(KEEP_ALIVE), more=True)
+        while not self.is_over:
+            body = reader.take(_BATCH)
+            if reader.ended:
+                await self._send_all(body + DONE, more=False)
+                self.is_over = True
+            elif body:
+                await self._send_all(body, more=True)
+            else:
+                return
 
-    async def changed(self) -> bool:
-        """Wait for the log to change; True if only time has passed."""
-        if self.left:
-            # Whoever left while something was sent has woken nobody.
-            return False
+    async def wait(self) -> None:
+        """Wait until there is something to send, or a silence has lasted long enough, or the client has left."""
+        if self.is_over or self._reader.unread or self._reader.ended:
+            return
         self._waiter = self._loop.create_future()
-        if not self._subscribed:
-            self._subscribed = True
-            self._log.call_when_changed(self._on_change)
-        silent = await self._waiter
+        await self._waiter
         self._waiter = None
-        return silent
 
     def leave(self) -> None:
-        self.left = True
-        self._answer(silent=False)
+        self.is_over = True
+        self._wake()
 
     def close(self) -> None:
         self._timer.cancel()
+        self._reader.log.unwatch(self._wake)
 
-    def _on_change(self) -> None:
-        self._subscribed = False
-        self._answer(silent=False)
+    async def _send_all(self, body: bytes, *, more: bool) -> None:
+        # A server takes in what one send gives it, however much, and only the next one waits for the client.
+        while len(body) > 2 * _BATCH and not self.is_over:
+            await self._send_piece(body[:_BATCH], len(body), more=True)
+            body = body[_BATCH:]
+        await self._send_piece(body, len(body), more=more)
 
-    def _answer(self, *, silent: bool) -> None:
+    async def _send_piece(self, piece: bytes, in_flight: int, *, more: bool) -> None:
+        self._last = self._since = self._loop.time()
+        self._in_flight = in_flight
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+        self._since = None
+        self.sent += len(piece)
+        if len(piece) >= _BATCH:
+            # A send that does not wait would keep the neighbours waiting.
+            await asyncio.sleep(0)
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(silent)
+            self._waiter.set_result(None)
 
     def _tick(self) -> None:
-        now = self._loop.time()
-        due = self._last + self._limits.keep_alive
-        if self._sending is not None:
-            self._check_progress(self._sending)
+        now, limits = self._loop.time(), self._limits
+        due = self._last + limits.keep_alive
+        if self._since is not None:
+            self._check_progress(now - self._since)
+            due = now + min(limits.keep_alive, limits.patience)
         elif now >= due:
-            self._answer(silent=True)
+            self._is_silent = True
+            self._wake()
+            due = now + limits.keep_alive
         # It comes when the silence has lasted so long, not at fixed times, between which it could last twice as long.
-        self._timer = self._loop.call_at(due if due > now else now + self._limits.keep_alive, self._tick)
+        self._timer = self._loop.call_at(due, self._tick)
 
-    def _check_progress(self, since: float) -> None:
-        late = self._log.size - self.sent > self._limits.behind
-        if late and self._loop.time() - since >= self._limits.patience and self._task is not None:
-            self.cut = True
+    def _check_progress(self, seconds: float) -> None:
+        reader = self._reader
+        # Of a turn that has ended nothing more can come, so that there is nothing to wait for but the client.
+        is_late = self._in_flight + reader.unread > self._limits.behind or reader.log.outcome is not None
+        if is_late and seconds >= self._limits.patience and self._task is not None:
+            self.is_cut = self.is_over = True
             self._task.cancel()
 
 
-def _batch_end(log: TurnLog, cursor: int) -> int:
-    end, size, frames = cursor, 0, log.frames
-    while end < len(frames) and size < _BATCH:
-        size += len(frames[end])
-        end += 1
-    return end
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive, stream: _Stream) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    stream.leave()
 
 
 def plain_error(error: RequestError) -> PlainTextResponse:

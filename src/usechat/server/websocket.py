@@ -4,12 +4,11 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Collection, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final
 
-from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from usechat.errors import RequestError
@@ -22,16 +21,14 @@ from usechat.protocol.websocket import (
     read_resume,
     read_send,
 )
-from usechat.server.bodies import without_secrets
-from usechat.server.chats import Chats
+from usechat.server.chats import ChatOpening, Chats
 from usechat.server.origins import origin_allowed
 from usechat.server.responses import StreamLimits
-from usechat.server.websocket_answer import Answer
-from usechat.turns import Turn
+from usechat.server.websocket_answer import Answer, SeenChats
+from usechat.server.websocket_user import Identify, SocketUser
+from usechat.stores import Reader
 
 __all__ = ["ChatSockets", "Identify"]
-
-Identify: TypeAlias = Callable[[HTTPConnection], Awaitable[str | None]]
 
 _log = logging.getLogger("usechat")
 
@@ -40,9 +37,7 @@ _BATCH: Final = 16 * 1024
 _MAX_REQUESTS: Final = 64
 _MAX_NOTICES: Final = 256
 # A page that resumes anew aborts the resume before it, and means to stop nothing by that.
-_SECOND_THOUGHTS: Final = 1.0
-# A proxy vouches for the headers of a handshake, but it cannot see into frames: they may bring secrets, not claims.
-_CREDENTIALS: Final = ("authorization", "x-api-key")
+_ABORT_DELAY: Final = 1.0
 # The client opens its socket when it has something to send.
 _FIRST_REQUEST: Final = 30.0
 
@@ -63,73 +58,53 @@ class ChatSockets:
         stream: StreamLimits,
         *,
         origins: Collection[str] = (),
-        second_thoughts: float = _SECOND_THOUGHTS,
+        abort_delay: float = _ABORT_DELAY,
     ) -> None:
         self.chats = chats
         self.identify = identify
         self.limits = limits
         self.stream = stream
         self.origins = origins
-        self.second_thoughts = second_thoughts
+        self.abort_delay = abort_delay
+        self._stops: set[asyncio.Task[None]] = set()
+
+    def spawn(self, stop: Coroutine[Any, Any, None]) -> None:
+        """Let a stop go on, also when its socket is gone."""
+        task = asyncio.create_task(stop)
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
 
     async def serve(self, websocket: WebSocket) -> None:
         """Answer the frames of a socket until it is closed; one from a page of another origin is refused with 403."""
         if not origin_allowed(websocket, self.origins):
             await websocket.close()
             return
-        visitor = _Visitor(websocket, self.identify)
-        await visitor.greet()
+        user = SocketUser(websocket, self.identify)
+        await user.greet()
         # A browser gives up if none of the subprotocols that it offers is taken; a token is not sent back.
         offered: list[str] = websocket.scope.get("subprotocols", [])
         await websocket.accept(next((name for name in offered if name and not name.startswith("bearer.")), None))
-        await _Socket(self, websocket, visitor).run()
-
-
-class _Visitor:
-    """Who sends the frames of a socket."""
-
-    def __init__(self, websocket: WebSocket, identify: Identify) -> None:
-        self._websocket = websocket
-        self._identify = identify
-        self.is_known = False
-
-    async def greet(self) -> None:
-        # A page would not get to see why its handshake was refused; it does see the error of a frame.
-        with suppress(RequestError):
-            self.is_known = await self._identify(self._websocket) is not None
-
-    async def user(self, headers: dict[str, str]) -> str | None:
-        """The user of a frame. The handshake is asked again for each, since a session may end before its socket does.
-
-        Raises:
-            RequestError: Neither the handshake nor the frame has one.
-        """
-        own = {name.encode(): headers[name].encode("latin-1") for name in _CREDENTIALS if name in headers}
-        try:
-            return await self._identify(self._websocket)
-        except RequestError:
-            if not own:
-                raise
-        rest: list[tuple[bytes, bytes]] = self._websocket.scope["headers"]
-        overlaid = [*own.items(), *(header for header in rest if header[0] not in own)]
-        return await self._identify(HTTPConnection({**self._websocket.scope, "headers": overlaid}))
-
-    def headers(self, headers: dict[str, str]) -> dict[str, str]:
-        """What the agent gets: the headers of the handshake, and those that only the frame has."""
-        together = {**headers, **self._websocket.headers}
-        return without_secrets(together)
+        await _Socket(self, websocket, user).run()
 
 
 class _Socket:
-    """Reads frames, and answers them by one writer that takes turns between the requests that have something ready."""
+    """Reads frames, and answers them by one writer that takes turns between the requests that have something ready.
 
-    def __init__(self, sockets: ChatSockets, websocket: WebSocket, visitor: _Visitor) -> None:
+    A request is *beginning* while its turn is claimed or looked for, in a task of its own; then it is *ready* when its
+    reader has something, and waits for its turn's log otherwise. It ends with its turn, or with an error. An abort
+    takes it out at once, and its turn is stopped beside: at once if the request sent a message, and a moment later if
+    it resumed, since a page that resumes anew aborts the resume before it and means to stop nothing. Sequences count
+    within this socket: what a request has sent is remembered when it is over, so that a resume can go on after it.
+    """
+
+    def __init__(self, sockets: ChatSockets, websocket: WebSocket, user: SocketUser) -> None:
         self._sockets = sockets
         self._websocket = websocket
-        self._visitor = visitor
+        self._user = user
         self._loop = asyncio.get_running_loop()
         self._answers: dict[str, Answer] = {}
         self._stopping: set[Answer] = set()
+        self._seen = SeenChats(_MAX_REQUESTS)
         self._beginning: set[asyncio.Task[None]] = set()
         self._notices: deque[str] = deque()
         self._ready: deque[Answer] = deque()
@@ -137,7 +112,7 @@ class _Socket:
         self._writing = asyncio.create_task(self._write())
         self._sending: float | None = None
         self._unyielded = 0
-        self._deadline = asyncio.timeout(None if visitor.is_known else _FIRST_REQUEST)
+        self._deadline = asyncio.timeout(None if user.is_known else _FIRST_REQUEST)
 
     async def run(self) -> None:
         reading = asyncio.create_task(self._read())
@@ -160,7 +135,7 @@ class _Socket:
         for answer in self._answers.values():
             answer.close()
         for answer in self._stopping:
-            answer.stop()
+            self._stop(answer)
 
     async def _close(self, code: int, reason: str) -> None:
         with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):
@@ -171,9 +146,14 @@ class _Socket:
         """The one timer of a socket: it gives up a client that is far behind and does not read."""
         limits = self._sockets.stream
         is_stuck = self._sending is not None and self._loop.time() - self._sending >= limits.patience
-        if is_stuck and sum(answer.behind() for answer in self._answers.values()) > limits.behind:
+        if is_stuck and self._is_late():
             self._writing.cancel()
         self._timer = self._loop.call_later(limits.keep_alive, self._watch)
+
+    def _is_late(self) -> bool:
+        readers = [answer.reader for answer in self._answers.values() if answer.reader is not None]
+        is_over = all(reader.log.outcome is not None for reader in readers)
+        return is_over or sum(reader.unread for reader in readers) > self._sockets.stream.behind
 
     async def _read(self) -> tuple[int, str] | None:
         try:
@@ -223,19 +203,17 @@ class _Socket:
         if len(self._answers) >= _MAX_REQUESTS:
             raise RequestError("Too many requests are open on this socket.", status=429)
         chats, headers = self._sockets.chats, read_headers(frame)
-        user = await self._visitor.user(headers)
+        user = await self._user.user(headers)
         self._deadline.reschedule(None)
         if frame.type == "send":
             request = read_send(data, self._sockets.limits)
-            for other in self._pardoned(request.id):
-                other.stop()
-            answer = Answer(frame.request_id, request.id, chats.metrics, resumes=False)
-            begin = chats.begin(request, user, self._visitor.headers(headers))
-            self._spawn(answer, self._begin(answer, begin))
+            answer = Answer(frame.request_id, request.id, user, chats.metrics, resumes=False)
+            answer.opening = chats.opening(request, user, self._user.headers(headers))
+            self._spawn(answer, self._begin(answer, answer.opening, self._take_stopping(request.id)))
         else:
             chat_id, last_sequence = read_resume(frame)
-            answer = Answer(frame.request_id, chat_id, chats.metrics, resumes=True)
-            self._spawn(answer, self._resume(answer, user, last_sequence, self._pardoned(chat_id)))
+            answer = Answer(frame.request_id, chat_id, user, chats.metrics, resumes=True)
+            self._spawn(answer, self._resume(answer, last_sequence, self._take_stopping(chat_id)))
 
     def _spawn(self, answer: Answer, work: Awaitable[None]) -> None:
         self._answers[answer.request_id] = answer
@@ -244,44 +222,75 @@ class _Socket:
         self._beginning.add(task)
         task.add_done_callback(self._beginning.discard)
 
-    async def _begin(self, answer: Answer, begin: Awaitable[Turn]) -> None:
-        answer.follow(await begin)
+    async def _begin(self, answer: Answer, opening: ChatOpening, replaced: set[Answer]) -> None:
+        chats = self._sockets.chats
+        for other in replaced:
+            other.close()
+            if other.reader is not None:
+                await chats.stop(other.chat_id, other.user, other.reader.log.turn)
+        answer.follow(await chats.open(opening))
         self._push(answer)
 
-    async def _resume(self, answer: Answer, user: str | None, last_sequence: int | None, replaced: set[Answer]) -> None:
+    async def _resume(self, answer: Answer, last_sequence: int | None, replaced: set[Answer]) -> None:
         try:
-            turn = await self._sockets.chats.live(answer.chat_id, user)
-            if turn is None or turn.ended or not answer.can_resume(turn, last_sequence):
-                self._end(answer.request_id, notice("no-active", answer.request_id))
-                return
-            answer.resume(turn, last_sequence)
+            found = await self._follow(answer, last_sequence)
         finally:
             for other in replaced:
                 other.close()
+        if not found:
+            self._end(answer.request_id, notice("no-active", answer.request_id))
+            return
         self._notify(notice("start", answer.request_id))
         self._push(answer)
 
+    async def _follow(self, answer: Answer, last_sequence: int | None) -> bool:
+        """Let the answer read its chat's turn: after a chunk that this very socket has sent, or from its beginning."""
+        chats = self._sockets.chats
+        if last_sequence is None:
+            reader = await chats.follow(answer.chat_id, answer.user)
+            if reader is not None:
+                answer.follow(reader)
+            return reader is not None
+        head = await chats.live(answer.chat_id, answer.user)
+        others = self._answers.values()
+        seen = None if head is None else self._seen.find(head.turn, answer.chat_id, last_sequence, others)
+        reader = None if seen is None else await chats.follow(answer.chat_id, answer.user, seen.turn)
+        if seen is None or reader is None:
+            return False
+        answer.follow_after(reader, seen, last_sequence)
+        return True
+
     def _abort(self, request_id: str) -> None:
         answer = self._answers.pop(request_id, None)
-        if answer is not None and answer.resumes:
+        if answer is None:
+            return
+        self._seen.remember(answer)
+        if answer.resumes:
             self._stopping.add(answer)
-            answer.timer = self._loop.call_later(self._sockets.second_thoughts, self._stop, answer)
-        elif answer is not None:
-            answer.stop()
+            answer.timer = self._loop.call_later(self._sockets.abort_delay, self._stop, answer)
+        else:
+            self._stop(answer)
 
     def _stop(self, answer: Answer) -> None:
+        """Stop the request's turn, also one that is yet to begin; nobody waits for that here."""
         self._stopping.discard(answer)
-        answer.stop()
+        if answer.opening is not None:
+            answer.opening.stopped = "stopped"
+        reader = answer.reader
+        answer.close()
+        if reader is not None:
+            self._sockets.spawn(self._sockets.chats.stop(answer.chat_id, answer.user, reader.log.turn))
 
-    def _pardoned(self, chat_id: str) -> set[Answer]:
+    def _take_stopping(self, chat_id: str) -> set[Answer]:
         """Take out the requests that are about to stop the chat's turn."""
-        pardoned = {answer for answer in self._stopping if answer.chat_id == chat_id}
-        self._stopping -= pardoned
-        return pardoned
+        taken = {answer for answer in self._stopping if answer.chat_id == chat_id}
+        self._stopping -= taken
+        return taken
 
     def _end(self, request_id: str, last: str) -> None:
         answer = self._answers.pop(request_id, None)
         if answer is not None:
+            self._seen.remember(answer)
             answer.close()
         self._notify(last)
 
@@ -306,24 +315,22 @@ class _Socket:
                         await self._advance(self._ready.popleft())
 
     async def _advance(self, answer: Answer) -> None:
-        turn, sent = answer.turn, 0
-        while turn is not None and self._answers.get(answer.request_id) is answer:
-            frame = answer.next_frame(turn) if sent < _BATCH else None
+        reader, sent = answer.reader, 0
+        while reader is not None and self._answers.get(answer.request_id) is answer:
+            frame = answer.next_frame(reader) if sent < _BATCH else None
             if frame is None:
-                self._rest(answer, turn)
+                self._rest(answer, reader)
                 return
             await self._send(frame)
             sent += len(frame)
 
-    def _rest(self, answer: Answer, turn: Turn) -> None:
-        # Asked first, since a thread may write the last chunks and end the turn right after.
-        has_ended = turn.ended
-        if answer.has_more(turn):
-            self._ready.append(answer)
-        elif has_ended:
+    def _rest(self, answer: Answer, reader: Reader) -> None:
+        if reader.ended:
             self._end(answer.request_id, notice("end", answer.request_id))
+        elif reader.unread:
+            self._ready.append(answer)
         else:
-            turn.log.call_when_changed(partial(self._push, answer))
+            reader.log.call_when_changed(partial(self._push, answer))
 
     async def _send(self, frame: str) -> None:
         self._sending = self._loop.time()

@@ -2,79 +2,87 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
+
+from msgspec import Struct
 
 from usechat.protocol.websocket import chunk_frame, chunk_opening
+from usechat.server.chats import ChatOpening
 from usechat.server.metrics import Metrics
-from usechat.turns import Turn
+from usechat.stores import Reader
 
-__all__ = ["Answer"]
+__all__ = ["Answer", "Seen", "SeenChats"]
+
+
+class Seen(Struct, frozen=True):
+    """What a socket remembers of the last request of a chat: which chunks of which turn its sequences stand for.
+
+    The chunk with the sequence `s` is number `s + shift` of the turn's log, from the sequence `first` to `last`.
+    """
+
+    turn: str
+    shift: int
+    first: int
+    last: int
 
 
 class Answer:
-    """One request: a cursor in a replay, if it resumes, and then in its turn's log."""
+    """One request: a reader of its turn's log, and the sequence of the next chunk.
 
-    def __init__(self, request_id: str, chat_id: str, metrics: Metrics, *, resumes: bool) -> None:
+    It has no reader until its turn was found or has begun. It is *open* until it is closed, which leaves the turn to
+    its other readers, or aborted, which stops the turn as well.
+    """
+
+    def __init__(self, request_id: str, chat_id: str, user: str | None, metrics: Metrics, *, resumes: bool) -> None:
         self.request_id = request_id
         self.chat_id = chat_id
+        self.user = user
         self.resumes = resumes
-        self.turn: Turn | None = None
+        self.opening: ChatOpening | None = None
+        self.reader: Reader | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self._metrics = metrics
         self._made = time.monotonic()
-        self._is_aborted = False
-        self._is_closed = False
         self._opening = chunk_opening(request_id)
-        self._sequence = 0
-        self._sent = 0
+        self._first = self._sequence = 0
         self._size = 0
-        self._replay = b""
-        self._offset = 0
-        self._cursor = 0
+        # How many frames of a replay come before those of the log.
+        self._told = 0
 
-    def follow(self, turn: Turn) -> None:
-        self.turn = turn
-        turn.attach()
+    def follow(self, reader: Reader) -> None:
+        self.reader = reader
         self._metrics.stream_opened()
-        if self._is_aborted:
-            turn.stop()
         if self._is_closed:
-            self._leave(turn)
+            self._leave(reader)
 
-    def can_resume(self, turn: Turn, last_sequence: int | None) -> bool:
-        # A client that has more than this turn said has it from an earlier one.
-        return last_sequence is None or last_sequence < len(turn.log.frames)
+    def follow_after(self, reader: Reader, seen: Seen, last_sequence: int) -> None:
+        """Go on after a chunk that the socket has sent before."""
+        reader.seek(last_sequence + seen.shift)
+        self._first = self._sequence = last_sequence + 1
+        self.follow(reader)
 
-    def resume(self, turn: Turn, last_sequence: int | None) -> None:
-        """Follow the turn after this chunk, or after a replay.
-
-        A sequence is the chunk's index in the log, counted from 0; after a replay it counts only what was sent.
-        """
-        if last_sequence is None:
-            self._replay, self._cursor = turn.replayed()
-        else:
-            self._cursor = self._sequence = last_sequence + 1
-        self.follow(turn)
-
-    def has_more(self, turn: Turn) -> bool:
-        return self._offset < len(self._replay) or self._cursor < len(turn.log.frames)
-
-    def behind(self) -> int:
-        frames = self.turn.log.frames[self._cursor :] if self.turn else []
-        return len(self._replay) - self._offset + sum(map(len, frames))
-
-    def next_frame(self, turn: Turn) -> str | None:
-        """The frame to send next, or None if the turn has said no more yet."""
-        if self._offset < len(self._replay):
-            end = self._replay.index(b"\n\n", self._offset) + 2
-            event, self._offset = self._replay[self._offset : end], end
-        elif self._cursor < len(turn.log.frames):
-            event = turn.log.frames[self._cursor]
-            self._cursor += 1
-        else:
+    @property
+    def seen(self) -> Seen | None:
+        """What the sequences of this request stand for; None if none of them stands for a chunk of the log."""
+        if self.reader is None:
             return None
-        if self._sent == 0:
+        last = self._sequence - 1
+        return Seen(self.reader.log.turn, self.reader.cursor - last, self._first + self._told, last)
+
+    @property
+    def unread(self) -> int:
+        return 0 if self.reader is None else self.reader.unread
+
+    def next_frame(self, reader: Reader) -> str | None:
+        """The frame to send next, or None if the turn has said no more yet."""
+        cursor = reader.cursor
+        event = reader.take_frame()
+        if not event:
+            return None
+        if self._size == 0:
             self._metrics.first_byte_sent(time.monotonic() - self._made)
-        self._sent += 1
+        self._told += reader.cursor == cursor
         self._size += len(event)
         self._sequence += 1
         return chunk_frame(self._opening, self._sequence - 1, event)
@@ -83,18 +91,36 @@ class Answer:
         """Leave the turn to its other readers, or to linger."""
         if self.timer is not None:
             self.timer.cancel()
-        if self.turn is not None and not self._is_closed:
-            self._leave(self.turn)
+        if self.reader is not None and not self._is_closed:
+            self._leave(self.reader)
         self._is_closed = True
 
-    def stop(self) -> None:
-        """Stop the turn, also one that is yet to begin."""
-        self._is_aborted = True
-        if self.turn is not None:
-            self.turn.stop()
-        self.close()
-
-    def _leave(self, turn: Turn) -> None:
-        turn.detach()
+    def _leave(self, reader: Reader) -> None:
+        reader.leave()
         self._metrics.stream_closed()
-        self._metrics.sent(chunks=self._sent, size=self._size)
+        self._metrics.sent(chunks=self._sequence - self._first, size=self._size)
+
+
+class SeenChats:
+    """What a socket remembers of the last request of each of its last chats."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._seen: dict[str, Seen] = {}
+
+    def remember(self, answer: Answer) -> None:
+        """The request is over."""
+        seen = answer.seen
+        if seen is not None:
+            self._seen.pop(answer.chat_id, None)
+            self._seen[answer.chat_id] = seen
+            if len(self._seen) > self._most:
+                del self._seen[next(iter(self._seen))]
+
+    def find(self, turn: str, chat_id: str, sequence: int, still_open: Iterable[Answer]) -> Seen | None:
+        """What a sequence stands for in the chat's turn, if a request of this socket has sent it."""
+        open_ones = (answer.seen for answer in still_open if answer.chat_id == chat_id)
+        for seen in (*open_ones, self._seen.get(chat_id)):
+            if seen is not None and seen.turn == turn and seen.first - 1 <= sequence <= seen.last:
+                return seen
+        return None

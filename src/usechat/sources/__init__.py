@@ -7,7 +7,7 @@ from usechat.protocol.chunks import Chunk
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.open_harness import OpenHarnessMapper, read_options
 
-__all__ = ["SOURCES", "Mapper", "RunMapper", "Source"]
+__all__ = ["SOURCES", "Mapper", "Source"]
 
 _Event = TypeVar("_Event", contravariant=True)
 
@@ -15,20 +15,20 @@ _Event = TypeVar("_Event", contravariant=True)
 class Mapper(Protocol[_Event]):
     """Turns events into chunks, by a writer that it was made with; it waits for nothing."""
 
-    def map(self, event: _Event) -> Iterable[Chunk]: ...
+    def map(self, event: _Event) -> Iterable[Chunk]:
+        """The chunks of one event.
 
+        Raises:
+            MappingError: the event is of no use; nothing was written.
+        """
+        ...
 
-class RunMapper(Mapper[_Event], Protocol[_Event]):
-    """A mapper whose events tell when the run is over; after that, `ended` is true and events give nothing."""
-
-    ended: bool
-
-    def interrupt(self) -> Iterable[Chunk]:
-        """End the message because no more events come; nothing if it has ended."""
+    def end(self) -> Iterable[Chunk]:
+        """What follows when no more events come; a message that is not ended by it ends well."""
         ...
 
 
-Source: TypeAlias = Callable[[MessageWriter, Mapping[str, Any]], RunMapper[dict[str, Any]]]
+Source: TypeAlias = Callable[[MessageWriter, Mapping[str, Any]], Mapper[dict[str, Any]]]
 
 SOURCES: Final[dict[str, Source]] = {
     "open-harness": lambda writer, options: OpenHarnessMapper(writer, read_options(options)),

@@ -60,7 +60,7 @@ class OpenHarnessMapper:
             raise _unknown(event) from None
         return move(self, event)
 
-    def interrupt(self) -> list[Chunk]:
+    def end(self) -> list[Chunk]:
         """End the message because no more events come; nothing if it has ended."""
         return [] if self.ended else self._fail(_INTERRUPTED)
 

@@ -4,8 +4,10 @@ from typing import Any, Final, TypeAlias, cast, get_args
 
 from msgspec import UNSET, Struct, UnsetType
 
-from usechat.errors import MappingError
+from usechat.errors import AgentError, RemoteProtocolError
 from usechat.protocol.chunks import Chunk
+from usechat.protocol.codec import read_chunk
+from usechat.protocol.values import VALUE_LIMIT, plain
 from usechat.protocol.writer import MessageWriter
 
 __all__ = ["PlainEvent", "PlainMapper", "Reasoning", "ToolCall", "ToolError", "ToolResult"]
@@ -39,7 +41,8 @@ class ToolError(Struct, frozen=True):
     text: str
 
 
-PlainEvent: TypeAlias = str | Reasoning | ToolCall | ToolResult | ToolError | Chunk
+PlainEvent: TypeAlias = str | Reasoning | ToolCall | ToolResult | ToolError | Chunk | dict[str, Any]
+"""Text, one of these events, or a chunk: as an object, or as the dict that it is on the wire."""
 
 _CHUNKS: Final = cast("tuple[type[Chunk], ...]", get_args(Chunk))
 
@@ -52,7 +55,7 @@ class PlainMapper:
         """The chunks of one event.
 
         Raises:
-            MappingError: it is nothing that an agent may yield.
+            AgentError: it is nothing that an agent may yield.
             LocalProtocolError: it is illegal here.
         """
         match event:
@@ -66,7 +69,20 @@ class PlainMapper:
                 return self._writer.tool_output(event.id, event.output, preliminary=event.preliminary)
             case ToolError():
                 return self._writer.tool_error(event.id, event.text)
+            case dict():
+                return self._writer.send(_chunk(event))
             case _ if isinstance(event, _CHUNKS):
                 return self._writer.send(event)
             case _:
-                raise MappingError(f"An agent cannot yield a value of type {type(event).__name__}.")
+                raise AgentError(f"An agent cannot yield a value of type {type(event).__name__}.")
+
+    def end(self) -> list[Chunk]:
+        """Nothing: the agent has said what it had to say."""
+        return []
+
+
+def _chunk(event: dict[str, Any]) -> Chunk:
+    try:
+        return read_chunk(plain(event, VALUE_LIMIT)).chunk
+    except RemoteProtocolError as error:
+        raise AgentError(f"An agent cannot yield a dict that is no chunk. {error.problem}") from error

@@ -1,74 +1,178 @@
-"""Where the logs of running turns are kept, so that whoever comes back can read on."""
+"""Where the logs of turns are kept: who may write one, who reads it, and how it is stopped from anywhere."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol, TypeAlias
 
-__all__ = ["Outcome", "TurnLog", "TurnStore"]
+from msgspec import Struct
 
-Outcome: TypeAlias = Literal["done", "stopped", "error", "lost"]
+from usechat.errors import UsechatError
+from usechat.protocol.clients import ClientName
+from usechat.protocol.messages import UIMessage
+from usechat.stores.log import Outcome, Reader, TurnLog
+
+__all__ = [
+    "Claim",
+    "FencedError",
+    "Lost",
+    "Outcome",
+    "Producer",
+    "Reader",
+    "SpentError",
+    "StopReason",
+    "TurnHead",
+    "TurnLog",
+    "TurnRunningError",
+    "TurnStore",
+]
+
+StopReason: TypeAlias = Literal["stopped", "replaced", "left", "shutdown"]
+"""Why a turn was stopped: somebody asked, a newer turn takes its place, nobody reads it, or the server ends."""
 
 
-class TurnLog:
-    """What a turn has said so far: one frame of bytes for each chunk, read by any number of readers.
+class TurnHead(Struct, frozen=True):
+    """What is known of a turn by everybody who looks at its chat.
 
-    A chunk's index is its place in `frames`, counted from 1. A reader is a cursor and, while it waits, one callback.
+    `chat` is a key that no other chat of the store has. `message_id` is the id of the message that the turn writes.
+    With `event_names` its frames have an `event:`.
     """
 
-    def __init__(self, turn: str, chat: str, owner: str) -> None:
-        self.turn = turn
-        self.chat = chat
-        self.owner = owner
-        self.frames: list[bytes] = []
-        self.size = 0
-        self.outcome: Outcome | None = None
-        self.on_stop: Callable[[], None] = _nothing
-        self._waiting: list[Callable[[], None]] = []
+    turn: str
+    chat: str
+    owner: str
+    message_id: str
+    client: ClientName = "portable"
+    event_names: bool = False
 
-    def append(self, frame: bytes) -> None:
-        """Add a frame; whoever did it calls `wake` in the event loop's thread."""
-        self.frames.append(frame)
-        self.size += len(frame)
 
-    def extend(self, frames: list[bytes]) -> None:
-        """Add some frames at once."""
-        self.frames += frames
-        self.size += sum(map(len, frames))
+class TurnRunningError(UsechatError):
+    """Another turn has the chat: `head`."""
 
-    def close(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        # So that the turn is gone with its last reader, and does not wait for the garbage collector.
-        self.on_stop = _nothing
+    def __init__(self, head: TurnHead) -> None:
+        super().__init__("Another turn runs in this chat.")
+        self.head = head
 
-    def wake(self) -> None:
-        """Call everyone who waits, once."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for callback in waiting:
-                callback()
 
-    def call_when_changed(self, callback: Callable[[], None]) -> None:
-        self._waiting.append(callback)
+class FencedError(UsechatError):
+    """The claim is no longer this process's."""
+
+
+class SpentError(UsechatError):
+    """An id that counts once was used before."""
+
+
+class Producer(Protocol):
+    """A turn, as its store sees it. The store calls it in the event loop."""
+
+    def stop(self, why: StopReason) -> None:
+        """End the turn."""
+        ...
+
+    def readers_changed(self, count: int | None) -> None:
+        """So many readers follow the turn, on all machines; None if nobody knows."""
+        ...
+
+    def fenced(self) -> None:
+        """Another owner has taken the turn over: nothing that is written from now on counts."""
+        ...
+
+
+class Claim(Protocol):
+    """The right to write the one turn of a chat.
+
+    It is *claimed*, then *open*, then *sealed*, then *released*. It may be released from any of these states, and is
+    *fenced* when another owner took the turn over. All but `append` belong to the event loop.
+    """
+
+    head: TurnHead
+    epoch: int
+    log: TurnLog
+
+    @property
+    def sealed(self) -> tuple[Sequence[bytes], Outcome] | None:
+        """What `seal` was given, also by an owner before this one."""
+        ...
+
+    async def open(self, producer: Producer, continues: UIMessage | None, spends: Sequence[str]) -> None:
+        """Let the turn begin; a stop that came before is handed on now. To open it again changes nothing.
+
+        `continues` is the message that the turn goes on with. `spends` are ids that may be used once by all turns.
+
+        Raises:
+            FencedError: somebody else has taken the chat meanwhile.
+            SpentError: one of the ids was used before; nothing has changed.
+        """
+        ...
+
+    def append(self, frames: Sequence[bytes]) -> None:
+        """Add frames to the log, from any thread but one at a time; it never waits.
+
+        A claim that is sealed or fenced adds nothing.
+        """
+        ...
+
+    async def room(self) -> None:
+        """Wait until what was appended and is not stored yet is below its bound."""
+        ...
+
+    async def seal(self, last: Sequence[bytes], outcome: Outcome) -> bool:
+        """Keep the end of the turn, which nobody reads yet; False if it is fenced. The first end counts.
+
+        To seal it again changes nothing, and is True for whoever may release it.
+        """
+        ...
+
+    async def release(self) -> None:
+        """In one step: let the last frames be read, close the log and free the chat.
+
+        A turn that was not opened leaves no trace, and one that was opened must be sealed.
+        """
+        ...
+
+    def reader(self) -> Reader:
+        """A reader from the beginning, which counts at once."""
+        ...
+
+
+Lost: TypeAlias = Callable[[Claim, StopReason | None], Awaitable[None]]
+"""Ends a turn whose owner is gone; the reason is None if nobody had stopped it."""
 
 
 class TurnStore(Protocol):
-    """Keeps the log of the turn that runs in each chat."""
+    """The turns of all chats, each of which has one at most."""
 
-    async def open(self, log: TurnLog) -> None:
-        """Make this the turn that runs in its chat."""
+    async def claim(self, head: TurnHead) -> Claim:
+        """Take the chat for a turn; to claim the same turn again, before it is open, is the same claim.
+
+        Raises:
+            TurnRunningError: another turn has it.
+        """
         ...
 
-    async def live(self, chat: str) -> TurnLog | None:
-        """The log of the turn that runs in the chat."""
+    async def live(self, chat: str) -> TurnHead | None:
+        """The turn that has the chat, from its claim until it is released."""
         ...
 
-    async def close(self, log: TurnLog) -> None:
-        """The turn has ended; a newer turn of the chat is left alone."""
+    async def find(self, chat: str, mark: str) -> TurnHead | None:
+        """The turn with this id or mark, also one that has ended, as long as its log is kept."""
         ...
 
-    async def stop(self, chat: str, turn: str | None = None) -> bool:
-        """Ask the chat's running turn to stop, wherever it runs; False if none does or if it is another one."""
+    async def follow(self, head: TurnHead) -> Reader | None:
+        """A reader from the beginning, as soon as the turn is open; None if it is gone."""
         ...
 
+    async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
+        """Stop the turn, wherever it runs, and wait until it is released; after `within` seconds it is taken over.
 
-def _nothing() -> None:
-    pass
+        Each owner has `within` seconds, also one that took the turn over while this waited. Whoever waits may be
+        cancelled; a turn that is taken over is ended all the same.
+        """
+        ...
+
+    async def freed(self, head: TurnHead) -> None:
+        """Wait until the turn has left its chat."""
+        ...
+
+    def serve(self, lost: Lost) -> AbstractAsyncContextManager[None]:
+        """Let the store work; `lost` ends the turns whose owners are gone."""
+        ...

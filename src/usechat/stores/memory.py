@@ -1,27 +1,245 @@
-from usechat.stores import TurnLog
+"""Turns of this process only."""
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
+from typing import Final, Literal, TypeAlias
+
+from usechat.protocol.messages import UIMessage
+from usechat.stores import FencedError, Lost, Producer, SpentError, StopReason, TurnHead, TurnRunningError
+from usechat.stores.log import Outcome, Reader, TurnLog
 
 __all__ = ["MemoryTurnStore"]
 
+_MOST_SPENT: Final = 100_000
+
+_Phase: TypeAlias = Literal["claimed", "open", "sealed", "released"]
+
 
 class MemoryTurnStore:
-    """Turns of this process only."""
+    """The turns of one process, without a lease: a turn is lost only when its owner does not answer a stop.
 
-    def __init__(self) -> None:
-        self._live: dict[str, TurnLog] = {}
+    The log of a turn that has ended can be read for `keep` seconds, as long as all such logs together have at most
+    `keep_bytes`.
+    """
 
-    async def open(self, log: TurnLog) -> None:
-        self._live[log.chat] = log
+    def __init__(self, keep: float = 60.0, keep_bytes: int = 64 * 1024 * 1024) -> None:
+        self._keep = keep
+        self._keep_bytes = keep_bytes
+        self._claims: dict[str, _Claim] = {}
+        self._ended: OrderedDict[str, tuple[TurnHead, TurnLog, float]] = OrderedDict()
+        self._ended_size = 0
+        self._epochs = count(1)
+        self._spent: OrderedDict[str, None] = OrderedDict()
+        self._lost: Lost | None = None
+        self._ending: set[asyncio.Future[None]] = set()
 
-    async def live(self, chat: str) -> TurnLog | None:
-        return self._live.get(chat)
+    async def claim(self, head: TurnHead) -> "_Claim":
+        claim = self._claims.get(head.chat)
+        if claim is None:
+            claim = self._claims[head.chat] = _Claim(self, head, next(self._epochs))
+        elif claim.head.turn != head.turn or claim.phase != "claimed":
+            raise TurnRunningError(claim.head)
+        return claim
 
-    async def close(self, log: TurnLog) -> None:
-        if self._live.get(log.chat) is log:
-            del self._live[log.chat]
+    async def live(self, chat: str) -> TurnHead | None:
+        claim = self._claims.get(chat)
+        return None if claim is None else claim.head
 
-    async def stop(self, chat: str, turn: str | None = None) -> bool:
-        log = self._live.get(chat)
-        if log is None or turn not in (None, log.turn):
+    async def find(self, chat: str, mark: str) -> TurnHead | None:
+        self._forget()
+        claim = self._claims.get(chat)
+        if claim is not None and mark in (claim.head.turn, claim.log.mark):
+            return claim.head
+        ended = (head for head, log, _ in self._ended.values() if head.chat == chat and mark in (head.turn, log.mark))
+        return next(ended, None)
+
+    async def follow(self, head: TurnHead) -> Reader | None:
+        while (claim := self._held(head)) is not None and claim.phase == "claimed":
+            await claim.moved()
+        if claim is not None:
+            return claim.reader()
+        ended = self._ended.get(head.turn)
+        return None if ended is None else Reader(ended[1], _nothing)
+
+    async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
+        while (claim := self._held(head)) is not None:
+            claim.stop(why)
+            try:
+                async with asyncio.timeout(within):
+                    while self._held(head) is claim:
+                        await claim.moved()
+            except TimeoutError:
+                # Whoever has taken it over meanwhile has as long as the owner before.
+                if self._held(head) is claim:
+                    await self._take_over(claim, why)
+                    return
+
+    async def freed(self, head: TurnHead) -> None:
+        while (claim := self._held(head)) is not None:
+            await claim.moved()
+
+    def serve(self, lost: Lost) -> AbstractAsyncContextManager[None]:
+        return self._serve(lost)
+
+    @asynccontextmanager
+    async def _serve(self, lost: Lost) -> AsyncGenerator[None, None]:
+        self._lost = lost
+        try:
+            yield
+        finally:
+            self._lost = None
+
+    def spend(self, ids: Sequence[str]) -> None:
+        if any(id_ in self._spent for id_ in ids):
+            raise SpentError("An id was used before.")
+        self._spent.update(dict.fromkeys(ids))
+        while len(self._spent) > _MOST_SPENT:
+            self._spent.popitem(last=False)
+
+    def free(self, claim: "_Claim") -> None:
+        if self._claims.get(claim.head.chat) is claim:
+            del self._claims[claim.head.chat]
+        if claim.log.outcome is not None:
+            loop = asyncio.get_running_loop()
+            self._ended[claim.head.turn] = claim.head, claim.log, loop.time()
+            self._ended_size += claim.log.size
+            loop.call_later(self._keep, self._forget)
+            self._forget()
+
+    def _held(self, head: TurnHead) -> "_Claim | None":
+        claim = self._claims.get(head.chat)
+        return claim if claim is not None and claim.head.turn == head.turn else None
+
+    async def _take_over(self, claim: "_Claim", why: StopReason) -> None:
+        taken = self._claims[claim.head.chat] = claim.hand_over(next(self._epochs))
+        if taken.phase == "claimed" or self._lost is None:
+            await taken.seal((), "lost")
+            await taken.release()
+        else:
+            # In a task that whoever stops cannot cancel: nobody else would end the turn.
+            task = asyncio.ensure_future(self._lost(taken, why))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            await asyncio.shield(task)
+
+    def _forget(self) -> None:
+        oldest = asyncio.get_running_loop().time() - self._keep
+        while self._ended:
+            turn, (_, log, since) = next(iter(self._ended.items()))
+            if since > oldest and self._ended_size <= self._keep_bytes:
+                return
+            del self._ended[turn]
+            self._ended_size -= log.size
+
+
+class _Claim:
+    def __init__(self, store: MemoryTurnStore, head: TurnHead, epoch: int, log: TurnLog | None = None) -> None:
+        self.head = head
+        self.epoch = epoch
+        self.log = TurnLog(head.turn, head.client, event_names=head.event_names) if log is None else log
+        self.phase: _Phase = "claimed"
+        self._store = store
+        self._lock = threading.Lock()
+        self._appends = False
+        self._fenced = False
+        self._sealed: tuple[Sequence[bytes], Outcome] | None = None
+        self._producer: Producer | None = None
+        self._stop: StopReason | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def sealed(self) -> tuple[Sequence[bytes], Outcome] | None:
+        return self._sealed
+
+    async def open(self, producer: Producer, continues: UIMessage | None, spends: Sequence[str]) -> None:
+        if self._fenced or self.phase == "released":
+            raise FencedError("Somebody else has taken the turn over.")
+        if self.phase != "claimed":
+            return
+        self._store.spend(spends)
+        self.log.open(continues)
+        self._producer = producer
+        self._appends = True
+        self._move("open")
+        producer.readers_changed(len(self.log.readers))
+        if self._stop is not None:
+            producer.stop(self._stop)
+
+    def append(self, frames: Sequence[bytes]) -> None:
+        with self._lock:
+            if self._appends:
+                self.log.extend(frames)
+
+    async def room(self) -> None:
+        pass
+
+    async def seal(self, last: Sequence[bytes], outcome: Outcome) -> bool:
+        if self._fenced:
             return False
-        log.on_stop()
-        return True
+        if self.phase == "open":
+            self._end_appends()
+            self._sealed, self.phase = (last, outcome), "sealed"
+        return self._sealed is not None
+
+    async def release(self) -> None:
+        if self._fenced or self.phase == "released":
+            return
+        if self._sealed is not None:
+            last, outcome = self._sealed
+            self.log.extend(last)
+            self.log.close(outcome)
+        self._producer = None
+        self._store.free(self)
+        self._move("released")
+
+    def reader(self) -> Reader:
+        reader = Reader(self.log, self._count)
+        self._count()
+        return reader
+
+    def stop(self, why: StopReason) -> None:
+        self._stop = self._stop or why
+        if self._producer is not None:
+            self._producer.stop(why)
+
+    async def moved(self) -> None:
+        """Wait until the claim has gone on, or another owner has it."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future
+
+    def hand_over(self, epoch: int) -> "_Claim":
+        """The claim of a new owner, with all that the old one has; the old one can write no more."""
+        taken = _Claim(self._store, self.head, epoch, self.log)
+        self._end_appends()
+        self._fenced = True
+        taken.phase, taken._sealed, taken._appends = self.phase, self._sealed, self.phase == "open"
+        producer, self._producer = self._producer, None
+        self._move(self.phase)
+        if producer is not None:
+            producer.fenced()
+        return taken
+
+    def _end_appends(self) -> None:
+        # A thread that is appending has done so then.
+        with self._lock:
+            self._appends = False
+
+    def _count(self) -> None:
+        if self._producer is not None:
+            self._producer.readers_changed(len(self.log.readers))
+
+    def _move(self, phase: _Phase) -> None:
+        self.phase = phase
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+def _nothing() -> None:
+    pass

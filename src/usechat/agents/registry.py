@@ -1,0 +1,55 @@
+"""Which agent a thing is: the one place that knows all kinds."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from usechat.agents import Agent
+from usechat.agents.open_harness import OpenHarnessAgent, is_runtime
+from usechat.agents.plain import PlainAgent, is_plain
+from usechat.turns.threads import THREADS, Threads
+
+__all__ = ["agent_of", "find_agent"]
+
+
+def _as_it_is(thing: Any, _threads: Threads) -> Agent[Any] | None:
+    is_agent = callable(getattr(thing, "events", None)) and callable(getattr(thing, "mapper", None))
+    # A class of agents has the methods, too.
+    return thing if is_agent and not isinstance(thing, type) else None
+
+
+def _inside(thing: Any, threads: Threads) -> Agent[Any] | None:
+    """The agent of a transport."""
+    return _as_it_is(getattr(thing, "agent", None), threads)
+
+
+def _runtime(thing: Any, _threads: Threads) -> Agent[Any] | None:
+    return OpenHarnessAgent(thing) if is_runtime(thing) else None
+
+
+def _plain(thing: Any, threads: Threads) -> Agent[Any] | None:
+    return PlainAgent(thing, threads) if is_plain(thing) else None
+
+
+KINDS: Final[tuple[Callable[[Any, Threads], Agent[Any] | None], ...]] = (_as_it_is, _inside, _runtime, _plain)
+"""Each says whether the thing is of its kind; the first that knows it counts."""
+
+
+def find_agent(thing: object, threads: Threads = THREADS) -> Agent[Any] | None:
+    """The agent that drives this thing, if one does."""
+    return next((agent for kind in KINDS if (agent := kind(thing, threads)) is not None), None)
+
+
+def agent_of(thing: object, threads: Threads = THREADS) -> Agent[Any]:
+    """The agent that drives this thing; `threads` are for those that cannot wait.
+
+    Raises:
+        TypeError: nothing here can drive it.
+    """
+    agent = find_agent(thing, threads)
+    if agent is not None:
+        return agent
+    name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
+    raise TypeError(
+        f"{name} is not an agent: give a function that takes the chat and yields text, a runtime, or an object with "
+        "events(chat) and mapper(writer)."
+    )

@@ -1,0 +1,14 @@
+"""Ids that nobody can guess and that are never used again."""
+
+import secrets
+
+__all__ = ["new_id", "new_turn_id"]
+
+
+def new_id() -> str:
+    """An id for a message, a part or a call."""
+    return secrets.token_urlsafe(12)
+
+
+def new_turn_id() -> str:
+    return secrets.token_hex(16)

@@ -1,0 +1,321 @@
+"""This process's copy of what a turn said, and the readers of it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from usechat.protocol.clients import CLIENTS, ClientName
+from usechat.protocol.frames import Frames
+from usechat.protocol.messages import UIMessage
+from usechat.protocol.replay import Replay
+from usechat.slices import Slices
+
+__all__ = ["Outcome", "Reader", "Told", "TurnLog"]
+
+Outcome: TypeAlias = Literal["done", "stopped", "error", "lost"]
+
+# How many frames are folded between two looks at the clock.
+_SLICE: Final = 256
+# So much may come after a fold and be read from the log before it is worth to fold again.
+_TAIL: Final = 64 * 1024
+
+
+class TurnLog:
+    """One frame of bytes for each chunk of a turn; a chunk's index is its place in `frames`, counted from 1.
+
+    Frames are added from any thread; everything else belongs to the event loop.
+    """
+
+    __slots__ = (
+        "_client",
+        "_crowd",
+        "_event_names",
+        "_fold",
+        "_waiting",
+        "_watchers",
+        "continues",
+        "frames",
+        "mark",
+        "outcome",
+        "readers",
+        "size",
+        "turn",
+    )
+
+    def __init__(self, turn: str, client: ClientName = "portable", *, event_names: bool = False) -> None:
+        self.turn = turn
+        # What stands before the index in the `id:` of the turn's frames.
+        self.mark = turn[:8]
+        self.frames: list[bytes] = []
+        self.size = 0
+        self.outcome: Outcome | None = None
+        self.readers: set[Reader] = set()
+        self._client: ClientName = client
+        self._event_names = event_names
+        self.continues: UIMessage | None = None
+        self._crowd: list[asyncio.Future[None]] = []
+        self._fold: _Fold | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self._watchers: Sequence[Callable[[], None]] = ()
+
+    def open(self, continues: UIMessage | None) -> None:
+        """Say which message the turn goes on with; a replay tells it first."""
+        self.continues = continues
+
+    def extend(self, frames: Sequence[bytes]) -> None:
+        """Add frames; whoever did it calls `wake` in the event loop."""
+        self.frames += frames
+        # Nearly always there is one.
+        self.size += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+
+    def close(self, outcome: Outcome) -> None:
+        """Nothing more comes."""
+        self.outcome = outcome
+        self._fold = None
+        self.wake()
+        self.made_room()
+
+    def wake(self) -> None:
+        """Call everyone who watches the log, and once everyone who waits for it to change."""
+        for watcher in self._watchers:
+            watcher()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for callback in waiting:
+                callback()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call the watcher at every change, until `unwatch`."""
+        # A new list each time, since the watchers may be called at the moment.
+        self._watchers = [*self._watchers, watcher]
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        self._watchers = [other for other in self._watchers if other != watcher]
+
+    def call_when_changed(self, callback: Callable[[], None]) -> None:
+        self._waiting.append(callback)
+
+    async def changed(self) -> None:
+        """Wait for the log to change."""
+        future = asyncio.get_running_loop().create_future()
+        self.call_when_changed(lambda: None if future.done() else future.set_result(None))
+        await future
+
+    async def read(self) -> None:
+        """Wait until a reader has read on or left, or nothing more comes."""
+        future = asyncio.get_running_loop().create_future()
+        self._crowd.append(future)
+        await future
+
+    def made_room(self) -> None:
+        """A reader has read on or left."""
+        if self._crowd:
+            crowd, self._crowd = self._crowd, []
+            for future in crowd:
+                if not future.done():
+                    future.set_result(None)
+
+    async def replay(self) -> "Told":
+        """The message so far, folded.
+
+        What came since the last fold is left to be read from the log, as long as that is little.
+        """
+        if self._fold is None:
+            frames = Frames(self.mark, names=self._event_names)
+            self._fold = _Fold(self, Replay(self.continues, CLIENTS[self._client], frames))
+        return await self._fold.told()
+
+
+class Told(Struct, frozen=True):
+    """A message so far as pieces of frames, which stand for the first `index` frames of a log; and the bytes of both.
+
+    It is shared by all who read it.
+    """
+
+    pieces: Sequence[bytes]
+    index: int
+    size: int
+    log_size: int
+
+
+class _Fold:
+    """The replay of a log, made once for all readers of this process and in slices, so that the loop is never held."""
+
+    def __init__(self, log: TurnLog, replay: Replay) -> None:
+        self._log = log
+        self._replay = replay
+        self._taken = 0
+        self._size = 0
+        self._told: Told | None = None
+        self._making: asyncio.Task[Told] | None = None
+
+    async def told(self) -> Told:
+        if self._making is not None and self._making.get_loop() is asyncio.get_running_loop():
+            return await asyncio.shield(self._making)
+        told, log = self._told, self._log
+        if told is not None and log.size - told.log_size <= max(_TAIL, told.size // 4):
+            return told
+        # Not by whoever asked first, who may be cancelled: two folds at once would take frames from each other.
+        self._making = asyncio.create_task(self._make())
+        self._making.add_done_callback(self._made)
+        return await asyncio.shield(self._making)
+
+    def _made(self, _: asyncio.Task[Told]) -> None:
+        self._making = None
+
+    async def _make(self) -> Told:
+        frames, slices = self._log.frames, Slices()
+        # A log that grows is not run after.
+        index = len(frames)
+        while self._taken < index:
+            some, size = self._slice(frames, index)
+            self._replay.take(some)
+            self._taken += len(some)
+            self._size += size
+            await slices.pause()
+        pieces = list[bytes]()
+        # The fold takes nothing in while it is told: only this task gives it frames.
+        for piece in self._replay.encoded():
+            pieces.append(piece)
+            await slices.pause()
+        self._told = Told(pieces, index, sum(map(len, pieces)), self._size)
+        return self._told
+
+    def _slice(self, frames: Sequence[bytes], end: int) -> tuple[list[bytes], int]:
+        """The next frames: a few large ones, or some more small ones."""
+        some, size = list[bytes](), 0
+        for frame in islice(frames, self._taken, min(self._taken + _SLICE, end)):
+            some.append(frame)
+            size += len(frame)
+            if size >= _TAIL:
+                break
+        return some, size
+
+
+class Reader:
+    """A cursor in a turn's log, which its store counts until it leaves.
+
+    After `rewind` it first gives the replay of the message so far, then what follows in the log.
+    """
+
+    __slots__ = ("_ahead", "_ahead_size", "_offset", "_on_leave", "_read", "_untaken", "cursor", "log")
+
+    def __init__(self, log: TurnLog, on_leave: Callable[[], None]) -> None:
+        self.log = log
+        self.cursor = 0
+        self._untaken: asyncio.TimerHandle | None = None
+        self._read = 0
+        # Most readers have no replay, and an empty deque would be the largest part of them.
+        self._ahead: deque[bytes] | tuple[()] = ()
+        self._ahead_size = 0
+        self._offset = 0
+        self._on_leave: Callable[[], None] | None = on_leave
+        log.readers.add(self)
+
+    def leave_unless_taken(self, seconds: float) -> None:
+        """Leave if nobody has begun to read by then."""
+        self._untaken = asyncio.get_running_loop().call_later(seconds, self.leave)
+
+    def seek(self, index: int) -> None:
+        """Go on after the chunk with this index."""
+        self.cursor = index
+        self._read = sum(map(len, islice(self.log.frames, index)))
+
+    async def rewind(self) -> None:
+        """Tell the whole message first, folded, with the parts that the turn continues."""
+        self.tell(await self.log.replay())
+
+    def tell(self, told: Told) -> None:
+        """Give what is told before what follows in the log."""
+        self._ahead = deque(told.pieces)
+        self._ahead_size = told.size
+        self._offset = 0
+        self.cursor, self._read = told.index, told.log_size
+
+    @property
+    def unread(self) -> int:
+        """How many bytes there are to take."""
+        return self._ahead_size + self.log.size - self._read
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything was taken and nothing more comes."""
+        # Asked first, since a thread may write before the log is closed.
+        is_closed = self.log.outcome is not None
+        return is_closed and self.cursor >= len(self.log.frames) and not self._ahead
+
+    def take(self, limit: int) -> bytes:
+        """All that is there, or at least `limit` bytes of more; nothing if there is nothing."""
+        if self._untaken is not None:
+            self._take_up()
+        if self._ahead:
+            return self._take_ahead(self._ahead, limit)
+        frames = self.log.frames
+        # Asked once, since a thread may add frames at any moment.
+        end = len(frames)
+        if self.log.size - self._read > limit:
+            end = self._end_of(limit, end)
+        some, self.cursor = frames[self.cursor : end], end
+        # One frame is the usual case.
+        taken = some[0] if len(some) == 1 else b"".join(some)
+        self._read += len(taken)
+        self.log.made_room()
+        return taken
+
+    def take_frame(self) -> bytes:
+        """The next frame; nothing if there is none."""
+        if self._untaken is not None:
+            self._take_up()
+        if self._ahead:
+            return self._take_frame_ahead(self._ahead)
+        if self.cursor == len(self.log.frames):
+            return b""
+        frame = self.log.frames[self.cursor]
+        self.cursor += 1
+        self._read += len(frame)
+        self.log.made_room()
+        return frame
+
+    def leave(self) -> None:
+        """Read no more; to leave twice is to leave once."""
+        self._take_up()
+        on_leave, self._on_leave = self._on_leave, None
+        if on_leave is not None:
+            self.log.readers.discard(self)
+            self.log.made_room()
+            on_leave()
+
+    def _take_up(self) -> None:
+        if self._untaken is not None:
+            self._untaken.cancel()
+            self._untaken = None
+
+    def _end_of(self, limit: int, end: int) -> int:
+        cursor, size = self.cursor, 0
+        while size < limit and cursor < end:
+            size += len(self.log.frames[cursor])
+            cursor += 1
+        return cursor
+
+    def _take_ahead(self, ahead: deque[bytes], limit: int) -> bytes:
+        pieces, size = list[bytes](), 0
+        while ahead and size < limit:
+            pieces.append(ahead.popleft()[self._offset :])
+            self._offset = 0
+            size += len(pieces[-1])
+        self._ahead_size -= size
+        return b"".join(pieces)
+
+    def _take_frame_ahead(self, ahead: deque[bytes]) -> bytes:
+        piece = ahead[0]
+        begin, end = self._offset, piece.index(b"\n\n", self._offset) + 2
+        self._offset = end
+        if end == len(piece):
+            ahead.popleft()
+            self._offset = 0
+        self._ahead_size -= end - begin
+        return piece[begin:end]

@@ -1,0 +1,178 @@
+"""The one loop that moves events: from whatever drives an agent, through its mapper, to its output."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, closing, nullcontext
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+from usechat.errors import MappingError
+from usechat.sources import Mapper
+from usechat.sources.plain import PlainMapper
+from usechat.turns.output import Output
+from usechat.turns.threads import Threads
+
+__all__ = ["Events", "Unused", "closing_events", "pump"]
+
+_Event = TypeVar("_Event")
+Events: TypeAlias = AsyncIterator[_Event] | Iterator[_Event]
+"""What a driver gives; a sync iterator is run in a thread."""
+
+_log = logging.getLogger("usechat")
+_KINDS: Final = 100
+# So many short texts, or so many seconds of work on other events, are moved in a row before others get their turn.
+_IN_A_ROW: Final = 256
+_SECONDS_IN_A_ROW: Final = 0.002
+# An agent that holds the loop for so many seconds is made to let it run after each of its events, and told of at last.
+_HOLDS: Final = 0.010
+_HOLDS_LONG: Final = 1.0
+# Of the events that come so slowly, one in so many is looked at.
+_SAMPLE: Final = 8
+# An agent that gives so many events within a millisecond of each other is no longer suspected.
+_QUICK: Final = 0.001
+_QUICK_EVENTS: Final = 64
+
+
+class Unused:
+    """Counts the events that a mapper could not use, by what was wrong with them, and logs each kind once."""
+
+    def __init__(self, count: Callable[[], None] | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        self._count = count
+
+    def __call__(self, error: MappingError) -> None:
+        # Who sends the events names their types, so the number of kinds needs a bound.
+        kind = str(error) if str(error) in self.counts or len(self.counts) < _KINDS else "others"
+        if kind not in self.counts:
+            _log.warning("%s", error)
+        self.counts[kind] += 1
+        if self._count is not None:
+            self._count()
+
+
+async def pump(
+    events: Events[_Event], mapper: Mapper[_Event], output: Output, *, unused: Unused, threads: Threads
+) -> None:
+    """Move all events, and let the mapper end the message when they have run out.
+
+    It stops when the output is closed, or when the task is cancelled, and closes the events. An event that the mapper
+    cannot use is given to `unused`. Whatever else the events or the mapper raise is raised here.
+    """
+
+    def move(event: _Event) -> None:
+        try:
+            output.say(mapper.map, event)
+        except MappingError as error:
+            unused(error)
+
+    if isinstance(events, AsyncIterable):
+        await _move_async(cast("AsyncIterator[Any]", events), move, output, isinstance(mapper, PlainMapper))
+    else:
+        await threads.run(_move_sync, events, move, output, asyncio.get_running_loop())
+    output.say(mapper.end)
+
+
+async def _move_async(
+    events: AsyncIterator[Any],
+    move: Callable[[Any], None],
+    output: Output,
+    is_plain: bool,  # noqa: FBT001
+) -> None:
+    clock, full, watch = time.perf_counter, output.full, _LoopWatch()
+    texts, worked, last = 0, 0.0, clock()
+    async with closing_events(events):
+        async for event in events:
+            now = clock()
+            if is_plain and type(event) is str:
+                output.text(event, now)
+                texts += 1 + (len(event) >> 6)
+            else:
+                move(event)
+                worked += clock() - now
+            if output.closed:
+                return
+            if full is not None and full():
+                await output.room()
+            gap, last = now - last, now
+            must_yield = (gap >= _HOLDS or watch.suspects) and watch.must_yield(gap)
+            if must_yield or texts >= _IN_A_ROW or worked >= _SECONDS_IN_A_ROW:
+                # An agent that never waits would keep all others waiting.
+                output.flush()
+                await asyncio.sleep(0)
+                texts, worked, last = 0, 0.0, clock()
+                watch.yielded()
+
+
+def _move_sync(
+    events: Iterator[Any], move: Callable[[Any], None], output: Output, loop: asyncio.AbstractEventLoop
+) -> None:
+    full = output.full
+    with closing(cast("Any", events)) if hasattr(events, "close") else nullcontext():
+        for event in events:
+            if output.closed:
+                return
+            move(event)
+            if full is not None and full():
+                asyncio.run_coroutine_threadsafe(_room(output), loop).result()
+
+
+async def _room(output: Output) -> None:
+    await output.room()
+
+
+def closing_events(events: AsyncIterable[Any]) -> AbstractAsyncContextManager[Any]:
+    """Close the events at the end, if they can be closed."""
+    return aclosing(cast("Any", events)) if hasattr(events, "aclose") else nullcontext()
+
+
+class _LoopWatch:
+    """Finds out whether an agent lets the loop run while it works on its next event.
+
+    A mark is left with the loop before the first event, after each event of an agent that is suspected, and after one
+    in eight of those that came slowly: if the mark is still there when the next event comes, the loop did not run.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._marked = False
+        self._slow = 0
+        # For how many quick events the agent is still suspected.
+        self.suspects = 0
+        self._logged = False
+        self._mark()
+
+    def must_yield(self, gap: float) -> bool:
+        """Whether the loop should run now that an event has come, so many seconds after the one before."""
+        if gap >= _HOLDS:
+            if self._marked:
+                self._catch(gap)
+            elif self._slow % _SAMPLE == 0:
+                self._mark()
+            self._slow += 1
+        elif self.suspects and gap < _QUICK:
+            self.suspects -= 1
+        return self.suspects > 0
+
+    def yielded(self) -> None:
+        if self.suspects:
+            self._mark()
+
+    def _catch(self, gap: float) -> None:
+        self.suspects = _QUICK_EVENTS
+        if gap >= _HOLDS_LONG and not self._logged:
+            self._logged = True
+            _log.warning(
+                "an agent held the event loop for %.1f seconds, so that nobody else was answered: use an async client, "
+                "or make the agent a plain def generator, which gets a thread",
+                gap,
+            )
+
+    def _mark(self) -> None:
+        if not self._marked:
+            self._marked = True
+            self._loop.call_soon(self._ran)
+
+    def _ran(self) -> None:
+        self._marked = False

@@ -1,0 +1,201 @@
+"""Agents that misbehave: their own turn ends, and everybody else is served."""
+
+import asyncio
+import re
+import signal
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from http_pages import JSON, Page, client, events, to_end, user
+from loopback import STEP, USECHAT, asking, read_until, running, serving, text_part
+from usechat.agents.chat import Chat
+from usechat.server.app import create_app
+from usechat.server.chats import ChatSettings
+
+
+class OfItsOwnError(BaseException):
+    pass
+
+
+FAILURES: dict[str, type[BaseException]] = {
+    error.__name__: error
+    for error in (
+        Exception,
+        OfItsOwnError,
+        GeneratorExit,
+        KeyboardInterrupt,
+        SystemExit,
+        asyncio.CancelledError,
+        StopIteration,
+        StopAsyncIteration,
+    )
+}
+
+
+def fail(chat: Chat) -> str:
+    if chat.text in FAILURES:
+        raise FAILURES[chat.text]
+    return "Well."
+
+
+async def async_generator(chat: Chat) -> AsyncGenerator[str, None]:
+    yield "I begin. "
+    yield fail(chat)
+
+
+def sync_generator(chat: Chat) -> Generator[str, None, None]:
+    yield "I begin. "
+    yield fail(chat)
+
+
+async def coroutine(chat: Chat) -> str:
+    chat.write.text("I begin. ")
+    return fail(chat)
+
+
+def function(chat: Chat) -> str:
+    chat.write.text("I begin. ")
+    return fail(chat)
+
+
+def masked(chunk: JSON) -> JSON:
+    return {**chunk, "errorText": re.sub("[0-9a-f]{8}", "…", chunk["errorText"])} if "errorText" in chunk else chunk
+
+
+@pytest.mark.parametrize("agent", [async_generator, sync_generator, coroutine, function])
+def test_whatever_an_agent_raises_ends_its_turn_with_an_error_and_nothing_else(agent: Callable[[Chat], Any]) -> None:
+    with serving(create_app(agent)) as url, client(url) as http:
+        ends: dict[str, list[JSON]] = {}
+        for name in FAILURES:
+            with Page(http, name).posting(user("u", name)) as lines:
+                ends[name] = [masked(chunk) for chunk in to_end(lines)[-2:]]
+            with Page(http, name).posting(user("u2", "Hello")) as lines:
+                assert to_end(lines)[-1] == {"type": "finish", "finishReason": "stop"}
+            kept = [message["parts"] for message in Page(http, name).messages()]
+            assert kept[1::2] == [[STEP, text_part("I begin. ")], [STEP, text_part("I begin. Well.")]]
+    error = [{"type": "finish-step"}, {"type": "error", "errorText": "Something went wrong. (Error …)"}]
+    assert ends == dict.fromkeys(FAILURES, error)
+
+
+STUBBORN = """\
+import asyncio
+
+async def agent(chat):
+    yield "I begin"
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except BaseException:
+            pass
+"""
+
+
+def test_an_agent_that_refuses_its_cancellation_keeps_neither_its_chat_nor_the_server(tmp_path: Path) -> None:
+    (tmp_path / "agents.py").write_text(STUBBORN)
+    command = [*USECHAT, "serve", "agents:agent", "--port", "0", "--history", "sqlite://", "--grace", "0.1"]
+    with running(command, tmp_path) as process:
+        url = process.first_line().split()[-1]
+        with asking(url) as lines:
+            read_until(lines, "I begin")
+            began = time.monotonic()
+            assert httpx.post(f"{url}/chat/stop", timeout=30).status_code == 204
+            assert to_end(lines)[-1] == {"type": "abort"}
+            # 1 second, and the rest for a machine that is busy.
+            assert time.monotonic() - began < 4
+        with asking(url) as lines:
+            read_until(lines, "I begin")
+            began = time.monotonic()
+            process.send(signal.SIGTERM)
+            assert to_end(lines)[-1] == {"type": "abort"}
+        process.wait()
+        # The grace and 8 seconds.
+        assert time.monotonic() - began < 12
+
+
+def test_threads_of_agents_that_never_return_are_no_more_than_those_that_are_allowed() -> None:
+    release = threading.Event()
+    working = threading.Semaphore(0)
+
+    def agent(chat: Chat) -> Generator[str, None, None]:
+        yield "I begin"
+        working.release()
+        release.wait()
+
+    def threads() -> int:
+        return [thread.name for thread in threading.enumerate()].count("usechat agent")
+
+    with serving(create_app(agent, settings=ChatSettings(threads=2))) as url, client(url) as http:
+        try:
+            before = threads()
+            for number in range(12):
+                page = Page(http, f"chat-{number}")
+                with page.posting(user("u", "Hello")) as lines:
+                    if number < 2:
+                        assert working.acquire(timeout=30)
+                    assert page.stop() == 204
+                    assert to_end(lines)[-1] == {"type": "abort"}
+                assert threads() - before == min(number + 1, 2)
+        finally:
+            release.set()
+        with Page(http).posting(user("u", "Hello")) as lines:
+            assert to_end(lines)[-1] == {"type": "finish", "finishReason": "stop"}
+
+
+def test_an_async_agent_that_blocks_the_loop_streams_all_the_same() -> None:
+    said: list[int] = []
+
+    async def agent(chat: Chat) -> AsyncGenerator[str, None]:
+        for number in range(50):
+            # As a client that is not async would.
+            time.sleep(0.02)  # noqa: ASYNC251
+            said.append(number)
+            yield f"{number} "
+
+    with serving(create_app(agent)) as url, client(url) as http, Page(http).posting(user("u", "Hello")) as lines:
+        read_until(lines, "0 ")
+        assert len(said) < 25
+        read_until(lines, "25 ")
+        assert len(said) < 45
+        assert to_end(lines)[-1] == {"type": "finish", "finishReason": "stop"}
+
+
+def test_an_agent_may_yield_chunks_as_dicts() -> None:
+    async def agent(chat: Chat) -> AsyncGenerator[JSON, None]:
+        yield {"type": "data-weather", "id": "w", "data": {"degrees": 21}}
+        yield {"type": "text-start", "id": "t"}
+        yield {"type": "text-delta", "id": "t", "delta": "Warm."}
+        yield {"type": "text-end", "id": "t"}
+
+    with serving(create_app(agent)) as url, client(url) as http, Page(http).posting(user("u", "Hello")) as lines:
+        chunks = list(events(lines))
+    assert chunks[1:] == [
+        {"type": "data-weather", "id": "w", "data": {"degrees": 21}},
+        {"type": "start-step"},
+        {"type": "text-start", "id": "t"},
+        {"type": "text-delta", "id": "t", "delta": "Warm."},
+        {"type": "text-end", "id": "t"},
+        {"type": "finish-step"},
+        {"type": "finish", "finishReason": "stop"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        (object(), "An agent cannot yield a value of type object."),
+        (7, "An agent cannot yield a value of type int."),
+        (None, "An agent cannot yield a value of type NoneType."),
+    ],
+)
+def test_what_an_agent_cannot_yield_is_named(event: object, sentence: str) -> None:
+    async def agent(chat: Chat) -> AsyncGenerator[object, None]:
+        yield event
+
+    with serving(create_app(agent)) as url, client(url) as http, Page(http).posting(user("u", "Hello")) as lines:
+        assert to_end(lines)[-1] == {"type": "error", "errorText": sentence}
