@@ -118,6 +118,38 @@ def test_an_agent_that_refuses_its_cancellation_keeps_neither_its_chat_nor_the_s
         assert time.monotonic() - began < 12
 
 
+BLOCKING = """\
+import asyncio
+import time
+
+from usechat import create_app
+
+async def agent(chat):
+    yield "I begin"
+    await asyncio.sleep(0.2)
+    time.sleep(60)
+
+app = create_app(agent, grace=60)
+"""
+
+
+@pytest.mark.parametrize("target", ["agents:agent", "agents:app"])
+def test_a_second_signal_ends_a_server_whose_agent_holds_the_event_loop(tmp_path: Path, target: str) -> None:
+    (tmp_path / "agents.py").write_text(BLOCKING)
+    own = [] if target == "agents:app" else ["--history", "sqlite://", "--grace", "60"]
+    with running([*USECHAT, "serve", target, "--port", "0", *own], tmp_path) as process:
+        address = process.first_line().split()[-1]
+        with asking(address if own else f"{address}/api/chat") as lines:
+            read_until(lines, "I begin")
+            ends = time.monotonic() + 30
+            # As somebody presses Ctrl-C again and again; signals that come at the same instant are one.
+            while process.runs() and time.monotonic() < ends:
+                process.send(signal.SIGTERM)
+                time.sleep(0.2)
+        # It ends hard, long before its agent lets the loop go.
+        assert process.wait()[0] == 1
+
+
 def test_threads_of_agents_that_never_return_are_no_more_than_those_that_are_allowed() -> None:
     release = threading.Event()
     working = threading.Semaphore(0)
