@@ -93,6 +93,7 @@ def _endpoints(client: ClientName) -> dict[Endpoint, ChatEndpoint]:
         "users": ChatEndpoint(agent, settings=settings, authenticate=BearerTokens({ANN: "ann", BOB: "bob"})),
         "reject": ChatEndpoint(agent, settings=replace(settings, conflict="reject")),
         "brief": ChatEndpoint(agent, settings=settings, store=MemoryTurnStore(keep=0)),
+        "named": ChatEndpoint(agent, settings=replace(settings, event_names=True)),
         "hasty": ChatEndpoint(agent, settings=replace(settings, turn=TurnLimits(linger=0))),
         "small": ChatEndpoint(agent, settings=settings, limits=Limits(body=BODY_LIMIT)),
         "flow": ChatEndpoint(harness_transport(), settings=settings),

@@ -28,7 +28,7 @@ __all__ = [
 KEEP_REASONING_ID: Final = ("5.0.277", "6.0.326", "7.0.169")
 
 Message: TypeAlias = dict[str, Any]
-Endpoint: TypeAlias = Literal["plain", "users", "reject", "brief", "hasty", "small", "flow"]
+Endpoint: TypeAlias = Literal["plain", "users", "reject", "brief", "named", "hasty", "small", "flow"]
 Resubmits: TypeAlias = Literal[
     "lastAssistantMessageIsCompleteWithToolCalls", "lastAssistantMessageIsCompleteWithApprovalResponses"
 ]

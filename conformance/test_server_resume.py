@@ -75,6 +75,18 @@ def test_a_page_goes_on_after_a_stop(visit: Visit):
     assert [message["id"] for message in visit.kept()] == [message["id"] for message in view.messages]
 
 
+def test_event_names_change_nothing_for_a_page_and_for_one_that_comes_back(visit: Visit):
+    visit.endpoint = "named"
+    page = visit.page().send("hold").until("One")
+    with visit.server.http.stream("GET", f"{visit.path}/{visit.chat}/stream") as replayed:
+        visit.let_go()
+        names = [line for line in replayed.iter_lines() if line.startswith("event: ")]
+    assert (names[0], names[-1]) == ("event: message-start", "event: message-finish")
+    view = page.settle()
+    assert (view.status, view.answer) == ("ready", said("One, two."))
+    assert strict(visit.kept()) == strict(view.messages)
+
+
 @pytest.mark.parametrize("endpoint", ["plain", "reject"])
 @pytest.mark.parametrize("by_id", [True, False])
 def test_a_page_stops_and_regenerates_what_the_server_still_writes(visit: Visit, endpoint: Endpoint, by_id: bool):

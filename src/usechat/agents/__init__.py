@@ -15,8 +15,7 @@ _Event = TypeVar("_Event")
 class Agent(Protocol[_Event]):
     """A driver, which may wait, and a mapper, which may not; the pump joins them.
 
-    An agent may also have `async admit(chat)`, which is asked before the turn begins and may refuse it with a
-    RequestError, `async aclose(grace)`, which ends what outlives a turn, and what `CountsUnused` says.
+    An agent may also have `async aclose(grace)`, which ends what outlives a turn.
     """
 
     def events(self, chat: Chat) -> Events[_Event]:

@@ -1,6 +1,5 @@
 """The chats of one agent: who may begin, resume and stop a turn in which of them."""
 
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -32,7 +31,6 @@ from usechat.turns.turns import Conflict, Turns, TurnSettings
 
 __all__ = ["ChatOpening", "ChatSettings", "Chats", "Conflict", "ErrorText", "OnEnd"]
 
-_log = logging.getLogger("usechat")
 _ATTEMPTS: Final = 3
 
 

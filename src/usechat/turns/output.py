@@ -1,7 +1,6 @@
 """What an agent says, from any thread, as the chunks of one message."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
@@ -14,7 +13,6 @@ __all__ = ["Output", "Sink"]
 
 _P = ParamSpec("_P")
 
-_log = logging.getLogger("usechat")
 # Texts of up to so many characters that come within so many seconds of each other are written together, up to so many.
 _SHORT: Final = 128
 _TOGETHER_SECONDS: Final = 100e-6

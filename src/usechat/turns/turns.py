@@ -1,7 +1,6 @@
 """The turns of one process: who may begin one, which gives way to which, and how all of them end."""
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -33,8 +32,6 @@ from usechat.turns.turn import Turn
 __all__ = ["NOT_FOUND", "Conflict", "TurnSettings", "Turns"]
 
 Conflict: TypeAlias = Literal["replace", "queue", "reject"]
-
-_log = logging.getLogger("usechat")
 
 NOT_FOUND: Final = "There is no such chat."
 # The most requests of one chat that wait for their turn, the one that begins among them.
