@@ -2,13 +2,14 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Connection, ForeignKey, Integer, Table, Text, inspect, text
+from sqlalchemy import Column, Connection, ForeignKey, Integer, Pool, Table, Text, event, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from postgres import Postgres
@@ -146,6 +147,28 @@ async def test_a_file_is_opened_by_its_first_use_and_kept_after_the_last(tmp_pat
     assert files_in(tmp_path) == ["chats.db"]
     assert await database.run(names) == ["kept"]
     await database.aclose()
+
+
+async def test_the_connections_to_a_file_close_one_after_the_other_and_leave_one_file(tmp_path: Path):
+    closing_now: list[object] = []
+    most = 0
+
+    def close(connection: object, _record: object) -> None:
+        nonlocal most
+        closing_now.append(connection)
+        time.sleep(0.05)
+        most = max(most, len(closing_now))
+        closing_now.remove(connection)
+
+    database = Database(f"sqlite:///{tmp_path}/chats.db")
+    await add(database, "kept")
+    assert await database.read(names) == ["kept"]
+    event.listen(Pool, "close", close)
+    try:
+        await database.aclose()
+    finally:
+        event.remove(Pool, "close", close)
+    assert (most, files_in(tmp_path)) == (1, ["chats.db"])
 
 
 @pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)

@@ -50,7 +50,12 @@ class SqliteFile:
     async def aclose(self, within: float) -> None:
         with self._starting:
             threads, self._threads = self._threads, {}
-        await asyncio.gather(*(thread.aclose(within) for thread in threads.values()))
+        # One after the other: only a connection that finds itself the last one moves the log into the file, and of two
+        # that close at once each may see the other.
+        deadline = time.monotonic() + within
+        for reading in (True, False):
+            if reading in threads:
+                await threads[reading].aclose(max(0.0, deadline - time.monotonic()))
 
 
 class SqliteMemory:
