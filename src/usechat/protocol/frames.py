@@ -70,8 +70,7 @@ class Frames:
 
     def __init__(self, mark: str, *, names: bool = False) -> None:
         self._id = b"id: %b.%%d\n" % mark.encode().replace(b"%", b"%%")
-        self._frame = self._id + b"data: %b\n\n"
-        self._named_frame = self._id + b"event: %b\ndata: %b\n\n"
+        self._frame = self._id + (b"event: %b\ndata: %b\n\n" if names else b"data: %b\n\n")
         self._names = names
         self._part = ""
         self._text_frame = self._text_template("")
@@ -85,7 +84,7 @@ class Frames:
         if index is None:
             return encode_event(encode_chunk(chunk), event=chunk_type(chunk)) if self._names else encode_frame(chunk)
         if self._names:
-            return self._named_frame % (index, event_name(chunk_type(chunk)).encode(), encode_chunk(chunk))
+            return self._frame % (index, event_name(chunk_type(chunk)).encode(), encode_chunk(chunk))
         return self._frame % (index, encode_chunk(chunk))
 
     def texts(self, part: str, first: int, texts: Sequence[str]) -> list[bytes]:

@@ -1,7 +1,7 @@
 """What a request brings: its body, the ids in its path, and the headers that an agent may see."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -11,9 +11,9 @@ from starlette.requests import Request
 from usechat.errors import RequestError
 from usechat.protocol.messages import IDENTIFIER
 
-__all__ = ["check_id", "json_body", "without_secrets"]
+__all__ = ["VisibleHeaders", "check_id", "json_body"]
 
-_SECRET: Final = frozenset(("authorization", "cookie", "proxy-authorization", "sec-websocket-protocol"))
+_SECRET: Final = frozenset((b"authorization", b"cookie", b"proxy-authorization", b"sec-websocket-protocol"))
 
 
 async def json_body(request: Request, *, limit: int, deadline: float) -> bytes:
@@ -67,6 +67,26 @@ def check_id(value: str) -> str:
     return value
 
 
-def without_secrets(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that an agent may see."""
-    return {name: value for name, value in headers.items() if name not in _SECRET}
+class VisibleHeaders(Mapping[str, str]):
+    """The headers that an agent may see, by lower-case name; they are decoded when it looks at them."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        # Of two with one name the last counts.
+        self._pairs = tuple(pair for pair in pairs if pair[0] not in _SECRET)
+
+    def __getitem__(self, name: str) -> str:
+        for own, value in reversed(self._pairs):
+            if own.decode("latin-1") == name:
+                return value.decode("latin-1")
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name.decode("latin-1") for name, _ in self._pairs))
+
+    def __len__(self) -> int:
+        return len({name for name, _ in self._pairs})
+
+    def __repr__(self) -> str:
+        return repr(dict(self))

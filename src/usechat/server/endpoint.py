@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Final, Literal
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 
 from usechat.errors import DatabaseBusyError, RequestError
 from usechat.history import HistoryStore, MemoryHistory
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, decode_request
 from usechat.server.auth import Authenticate, authenticated
-from usechat.server.bodies import check_id, json_body, without_secrets
+from usechat.server.bodies import VisibleHeaders, check_id, json_body
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
 from usechat.server.chats import Chats, ChatSettings
 from usechat.server.metrics import Metrics
@@ -73,11 +74,11 @@ class ChatEndpoint:
         """All routes of a chat, for a Starlette app."""
         sockets = ChatSockets(self.chats, self._user, self._limits, self._stream, origins=self._origins)
         return [
-            Route(path, self.respond, methods=["POST"]),
+            _Route(path, self.respond, methods=["POST"]),
             WebSocketRoute(f"{path}/ws", sockets.serve),
-            Route(f"{path}/{{chat_id:path}}/stream", self._route(self._resume), methods=["GET"]),
-            Route(f"{path}/{{chat_id:path}}/stop", self._route(self._stop), methods=["POST"]),
-            Route(f"{path}/{{chat_id:path}}/messages", self._route(self._messages), methods=["GET"]),
+            _Route(f"{path}/{{chat_id:path}}/stream", self._route(self._resume), methods=["GET"]),
+            _Route(f"{path}/{{chat_id:path}}/stop", self._route(self._stop), methods=["POST"]),
+            _Route(f"{path}/{{chat_id:path}}/messages", self._route(self._messages), methods=["GET"]),
         ]
 
     def router(self, path: str = "/api/chat") -> "APIRouter":
@@ -113,7 +114,8 @@ class ChatEndpoint:
     async def _post(self, request: Request) -> Response:
         user = await self._user(request)
         body = await json_body(request, limit=self._limits.body, deadline=_BODY_DEADLINE)
-        reader = await self.chats.begin(decode_request(body, self._limits), user, without_secrets(request.headers))
+        headers = VisibleHeaders(request.scope["headers"])
+        reader = await self.chats.begin(decode_request(body, self._limits), user, headers)
         return TurnResponse(reader, self._stream, self.chats.metrics)
 
     async def _resume(self, request: Request) -> Response:
@@ -144,6 +146,19 @@ class ChatEndpoint:
         if user is None or IDENTIFIER(user):
             raise RequestError("You are not signed in.", status=401)
         return user
+
+
+class _Route(Route):
+    """A route without what Starlette puts around a response, which an open stream would keep to its end."""
+
+    def __init__(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], methods: list[str]) -> None:
+        super().__init__(path, endpoint, methods=methods)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await endpoint(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        self.app = app
 
 
 def _chat_history(

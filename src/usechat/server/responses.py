@@ -8,6 +8,7 @@ from msgspec import Struct
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from usechat.alarms import alarm_at
 from usechat.errors import RequestError
 from usechat.protocol.sse import DONE, KEEP_ALIVE
 from usechat.server.metrics import Metrics
@@ -62,7 +63,14 @@ class TurnResponse(Response):
             stream = _Stream(reader, self._limits, send)
             gone = asyncio.create_task(_wait_for_disconnect(receive, stream))
             try:
-                await self._follow(stream)
+                await stream.advance()
+                metrics.first_byte_sent(time.monotonic() - self._made)
+                while not stream.is_over:
+                    await stream.wait()
+                    await stream.advance()
+            except asyncio.CancelledError:
+                if not stream.is_cut:
+                    raise
             finally:
                 sent = stream.sent
                 gone.cancel()
@@ -71,17 +79,6 @@ class TurnResponse(Response):
             reader.leave()
             metrics.stream_closed()
             metrics.sent(chunks=reader.cursor - first, size=sent)
-
-    async def _follow(self, stream: "_Stream") -> None:
-        try:
-            await stream.advance()
-            self._metrics.first_byte_sent(time.monotonic() - self._made)
-            while not stream.is_over:
-                await stream.wait()
-                await stream.advance()
-        except asyncio.CancelledError:
-            if not stream.is_cut:
-                raise
 
 
 class _Stream:
@@ -123,7 +120,7 @@ class _Stream:
         self._in_flight = 0
         self._is_silent = False
         self._waiter: asyncio.Future[None] | None = None
-        self._timer = self._loop.call_later(min(limits.keep_alive, limits.patience), self._tick)
+        self._timer = alarm_at(self._loop, self._last + min(limits.keep_alive, limits.patience), self._tick)
         reader.log.watch(self._wake)
 
     async def advance(self) -> None:
@@ -190,7 +187,7 @@ class _Stream:
             self._wake()
             due = now + limits.keep_alive
         # It comes when the silence has lasted so long, not at fixed times, between which it could last twice as long.
-        self._timer = self._loop.call_at(due, self._tick)
+        self._timer = alarm_at(self._loop, due, self._tick)
 
     def _check_progress(self, seconds: float) -> None:
         reader = self._reader

@@ -1,6 +1,6 @@
 """Who sends the frames of a WebSocket."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final, TypeAlias
 
@@ -8,7 +8,7 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
 from usechat.errors import RequestError
-from usechat.server.bodies import without_secrets
+from usechat.server.bodies import VisibleHeaders
 
 __all__ = ["Identify", "SocketUser"]
 
@@ -47,7 +47,7 @@ class SocketUser:
         overlaid = [*own.items(), *(header for header in rest if header[0] not in own)]
         return await self._identify(HTTPConnection({**self._websocket.scope, "headers": overlaid}))
 
-    def headers(self, headers: dict[str, str]) -> dict[str, str]:
+    def headers(self, headers: dict[str, str]) -> Mapping[str, str]:
         """What the agent gets: the headers of the handshake, and those that only the frame has."""
-        together = {**headers, **self._websocket.headers}
-        return without_secrets(together)
+        own = ((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items())
+        return VisibleHeaders((*own, *self._websocket.scope["headers"]))

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
+from usechat.alarms import Alarm, alarm_at
 from usechat.protocol.clients import CLIENTS, ClientName
 from usechat.protocol.frames import Frames
 from usechat.protocol.messages import UIMessage
@@ -207,7 +208,7 @@ class Reader:
     def __init__(self, log: TurnLog, on_leave: Callable[[], None]) -> None:
         self.log = log
         self.cursor = 0
-        self._untaken: asyncio.TimerHandle | None = None
+        self._untaken: Alarm | None = None
         self._read = 0
         # Most readers have no replay, and an empty deque would be the largest part of them.
         self._ahead: deque[bytes] | tuple[()] = ()
@@ -218,7 +219,8 @@ class Reader:
 
     def leave_unless_taken(self, seconds: float) -> None:
         """Leave if nobody has begun to read by then."""
-        self._untaken = asyncio.get_running_loop().call_later(seconds, self.leave)
+        loop = asyncio.get_running_loop()
+        self._untaken = alarm_at(loop, loop.time() + seconds, self.leave)
 
     def seek(self, index: int) -> None:
         """Go on after the chunk with this index."""

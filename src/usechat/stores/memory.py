@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from typing import Final, Literal, TypeAlias
 
+from usechat.alarms import alarm_at
 from usechat.protocol.messages import UIMessage
 from usechat.stores import FencedError, Lost, Producer, SpentError, StopReason, TurnHead, TurnRunningError
 from usechat.stores.log import Outcome, Reader, TurnLog
@@ -107,7 +108,7 @@ class MemoryTurnStore:
             loop = asyncio.get_running_loop()
             self._ended[claim.head.turn] = claim.head, claim.log, loop.time()
             self._ended_size += claim.log.size
-            loop.call_later(self._keep, self._forget)
+            alarm_at(loop, loop.time() + self._keep, self._forget)
             self._forget()
 
     def _held(self, head: TurnHead) -> "_Claim | None":

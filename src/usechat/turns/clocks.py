@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from usechat.alarms import Alarm, alarm_at
+
 __all__ = ["Clock", "Clocks", "TurnLimits"]
 
 Clock: TypeAlias = Literal["linger", "idle", "total"]
@@ -46,7 +48,7 @@ class Clocks:
         self._linger_at: float | None = None
         self._last = now = self._loop.time()
         self._total_at = None if limits.total is None else now + limits.total
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Alarm | None = None
         self._schedule()
 
     def moved(self) -> None:
@@ -92,7 +94,7 @@ class Clocks:
             self._timer = None
         due = self._due()
         if due is not None:
-            self._timer = self._loop.call_at(due, self._tick)
+            self._timer = alarm_at(self._loop, due, self._tick)
 
     def _due(self) -> float | None:
         idle_at = None if self._limits.idle is None or self._holds else self._last + self._limits.idle

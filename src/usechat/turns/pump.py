@@ -4,8 +4,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, closing, nullcontext
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from usechat.errors import MappingError
@@ -52,35 +53,22 @@ class Unused:
             self._count()
 
 
-async def pump(
+def pump(
     events: Events[_Event], mapper: Mapper[_Event], output: Output, *, unused: Unused, threads: Threads
-) -> None:
+) -> Coroutine[None, None, None]:
     """Move all events, and let the mapper end the message when they have run out.
 
     It stops when the output is closed, or when the task is cancelled, and closes the events. An event that the mapper
     cannot use is given to `unused`. Whatever else the events or the mapper raise is raised here.
     """
-
-    def move(event: _Event) -> None:
-        try:
-            output.say(mapper.map, event)
-        except MappingError as error:
-            unused(error)
-
     if isinstance(events, AsyncIterable):
-        await _move_async(cast("AsyncIterator[Any]", events), move, output, isinstance(mapper, PlainMapper))
-    else:
-        await threads.run(_move_sync, events, move, output, asyncio.get_running_loop())
-    output.say(mapper.end)
+        return _move_async(cast("AsyncIterator[Any]", events), mapper, output, unused)
+    return _move_in_thread(events, mapper, output, unused, threads)
 
 
-async def _move_async(
-    events: AsyncIterator[Any],
-    move: Callable[[Any], None],
-    output: Output,
-    is_plain: bool,  # noqa: FBT001
-) -> None:
+async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: Output, unused: Unused) -> None:
     clock, full, watch = time.perf_counter, output.full, _LoopWatch()
+    is_plain = isinstance(mapper, PlainMapper)
     texts, worked, last = 0, 0.0, clock()
     async with closing_events(events):
         async for event in events:
@@ -89,10 +77,10 @@ async def _move_async(
                 output.text(event, now)
                 texts += 1 + (len(event) >> 6)
             else:
-                move(event)
+                _move(event, mapper, output, unused)
                 worked += clock() - now
             if output.closed:
-                return
+                break
             if full is not None and full():
                 await output.room()
             gap, last = now - last, now
@@ -103,6 +91,22 @@ async def _move_async(
                 await asyncio.sleep(0)
                 texts, worked, last = 0, 0.0, clock()
                 watch.yielded()
+    output.say(mapper.end)
+
+
+async def _move_in_thread(
+    events: Iterator[Any], mapper: Mapper[Any], output: Output, unused: Unused, threads: Threads
+) -> None:
+    move = partial(_move, mapper=mapper, output=output, unused=unused)
+    await threads.run(_move_sync, events, move, output, asyncio.get_running_loop())
+    output.say(mapper.end)
+
+
+def _move(event: _Event, mapper: Mapper[_Event], output: Output, unused: Unused) -> None:
+    try:
+        output.say(mapper.map, event)
+    except MappingError as error:
+        unused(error)
 
 
 def _move_sync(

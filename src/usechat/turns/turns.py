@@ -188,7 +188,9 @@ class Turns:
             async with queue.lock:
                 yield queue
         finally:
-            self._queued -= Counter((chat,))
+            self._queued[chat] -= 1
+            if not self._queued[chat]:
+                del self._queued[chat]
 
     @contextmanager
     def _place(self, head: TurnHead) -> Generator[None, None, None]:

@@ -1,0 +1,102 @@
+"""Deadlines of which there are many: they share one timer of the event loop, since each of those is large."""
+
+import asyncio
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Final
+from weakref import WeakValueDictionary
+
+__all__ = ["Alarm", "alarm_at"]
+
+# So many that were cancelled are cleared away, once they are more than half of all.
+_MANY_CANCELLED: Final = 64
+
+
+class Alarm:
+    """Calls back once, unless it is cancelled before."""
+
+    __slots__ = ("_alarms", "callback", "due")
+
+    def __init__(self, alarms: "_Alarms", due: float, callback: Callable[[], None]) -> None:
+        self._alarms = alarms
+        self.due = due
+        self.callback: Callable[[], None] | None = callback
+
+    def __lt__(self, other: "Alarm") -> bool:
+        return self.due < other.due
+
+    def cancel(self) -> None:
+        """To cancel it twice, or after it has called back, changes nothing."""
+        if self.callback is not None:
+            self.callback = None
+            self._alarms.cancelled()
+
+
+class _Alarms:
+    """The alarms of one event loop, the next one first."""
+
+    __slots__ = ("__weakref__", "_cancelled", "_heap", "_loop", "_timer", "_timer_due")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._heap: list[Alarm] = []
+        self._cancelled = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+
+    def add(self, due: float, callback: Callable[[], None]) -> Alarm:
+        alarm = Alarm(self, due, callback)
+        heappush(self._heap, alarm)
+        if self._heap[0] is alarm:
+            self._schedule()
+        return alarm
+
+    def cancelled(self) -> None:
+        self._cancelled += 1
+        if self._cancelled >= _MANY_CANCELLED and self._cancelled * 2 > len(self._heap):
+            self._heap = [alarm for alarm in self._heap if alarm.callback is not None]
+            heapify(self._heap)
+            self._cancelled = 0
+        self._schedule()
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._heap and self._heap[0].due <= now:
+            callback = self._heap[0].callback
+            if callback is not None:
+                # What one of them raises is not the others' affair.
+                self._loop.call_soon(callback)
+                self._heap[0].callback = None
+                self._cancelled += 1
+            self._pop()
+        self._schedule()
+
+    def _pop(self) -> None:
+        heappop(self._heap)
+        self._cancelled -= 1
+
+    def _schedule(self) -> None:
+        """Let the loop's timer be that of the next alarm, if there is one."""
+        while self._heap and self._heap[0].callback is None:
+            self._pop()
+        if self._timer is not None:
+            if self._heap and self._heap[0].due == self._timer_due:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if self._heap:
+            self._timer_due = self._heap[0].due
+            self._timer = self._loop.call_at(self._timer_due, self._tick)
+
+
+# By the loop's id: as long as there are alarms, they keep their loop, so that no other has its id.
+_ALARMS: Final[WeakValueDictionary[int, _Alarms]] = WeakValueDictionary()
+
+
+def alarm_at(loop: asyncio.AbstractEventLoop, due: float, callback: Callable[[], None]) -> Alarm:
+    """Call back in the loop at that time of its clock, or a little later; it is called in the loop."""
+    alarms = _ALARMS.get(id(loop))
+    if alarms is None:
+        alarms = _ALARMS[id(loop)] = _Alarms(loop)
+    return alarms.add(due, callback)
