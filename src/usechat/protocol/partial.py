@@ -5,6 +5,8 @@ parsers of partial JSON repair it otherwise, so this one follows the client, in 
 """
 
 import re
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -38,8 +40,45 @@ _ENDINGS: Final = {
     **dict.fromkeys(("object", "key", "after-key", "member", "after-member", "object-comma"), "}"),
     **dict.fromkeys(("array", "after-item", "array-comma"), "]"),
 }
-_SPECIAL: Final = re.compile(r'["\\]')
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
+# No parser of ours goes so deep.
+_DEEPEST: Final = 1_000
+
+# What is taken in one step: the inside of a string, a key, whole members or items in a row, if they hold no more than
+# two levels. The rest is read character by character.
+_INSIDE: Final = r'[^"\\]*+(?:\\(?:[^u]|u[0-9a-fA-F]{4})[^"\\]*+)*+'
+_NUMBER: Final = r"-?[0-9]++(?:\.[0-9]++)?+(?:[eE]-?[0-9]++)?+"
+# The client knows no escapes in keys.
+_KEY: Final = r'\s*+"[^"]*+"\s*+:\s*+'
+
+
+def _value(levels: int) -> str:
+    simple = rf'"{_INSIDE}"|{_NUMBER}|true|false|null'
+    if not levels:
+        return rf"(?:{simple}|\[\]|\{{\}})"
+    inner = _value(levels - 1)
+    # After each of them there is the end, or a comma and then another one.
+    items = rf"\[\s*+(?:{inner}\s*+(?:(?=\])|,\s*+(?!\])))*+\]"
+    members = rf"\{{\s*+(?:{_KEY}{inner}\s*+(?:(?=\}})|,\s*+(?!\}})))*+\}}"
+    return rf"(?:{simple}|{items}|{members})"
+
+
+@cache
+def _runs() -> dict[str, Sequence[tuple[re.Pattern[str], str]]]:
+    """What to take in each state, and the state afterwards. Made when it is needed first, since that takes long."""
+    value = _value(2)
+    item, member = rf"\s*+{value}(?=[\s,\]])", rf"{_KEY}{value}(?=[\s,}}])"
+    first_item = ((re.compile(item, re.DOTALL), "after-item"),)
+    first_member = ((re.compile(member, re.DOTALL), "after-member"), (re.compile(_KEY), "member"))
+    return {
+        "string": ((re.compile(_INSIDE, re.DOTALL), "string"),),
+        "array": first_item,
+        "array-comma": first_item,
+        "after-item": ((re.compile(rf"(?:\s*+,{item})++", re.DOTALL), "after-item"),),
+        "object": first_member,
+        "object-comma": first_member,
+        "after-member": ((re.compile(rf"(?:\s*+,{member})++", re.DOTALL), "after-member"),),
+    }
 
 
 def parse_partial(text: str) -> Any:
@@ -61,13 +100,14 @@ class _Scan:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._runs = _runs()
         self._open = ["root"]
         self._good = 0
         self._literal = 0
         self._digits = 0
         index = 0
-        while index < len(text):
-            index = self._take(index)
+        while index < len(text) and len(self._open) <= _DEEPEST:
+            index = self._run(index) or self._take(index)
 
     @property
     def repaired(self) -> str:
@@ -75,13 +115,22 @@ class _Scan:
         endings += [_ENDINGS.get(state, "") for state in reversed(self._open)]
         return self._text[: self._good] + "".join(endings)
 
+    def _run(self, index: int) -> int:
+        """Take a run, if there is one, and give where it ends."""
+        for pattern, state in self._runs.get(self._open[-1], ()):
+            run = pattern.match(self._text, index)
+            if run and run.end() > index:
+                self._open[-1] = state
+                if state != "member":
+                    self._good = run.end()
+                return run.end()
+        return 0
+
     def _take(self, index: int) -> int:
         char = self._text[index]
         match self._open[-1]:
             case "string":
                 return self._string(char, index)
-            case "escape":
-                self._escape(char, index)
             case "unicode":
                 self._unicode(char, index)
             case "number":
@@ -107,24 +156,14 @@ class _Scan:
             self._good = index + 1
 
     def _string(self, char: str, index: int) -> int:
-        if char == "\\":
-            self._open.append("escape")
-            return index + 1
         if char == '"':
             self._open.pop()
             self._good = index + 1
-        else:
-            special = _SPECIAL.search(self._text, index)
-            self._good = special.start() if special else len(self._text)
-        return self._good
-
-    def _escape(self, char: str, index: int) -> None:
-        self._open.pop()
-        if char == "u":
-            self._open.append("unicode")
-            self._digits = 0
-        else:
-            self._good = index + 1
+            return index + 1
+        # A run takes all escapes but one that is cut off, or that has something else than its four digits.
+        self._open.append("unicode")
+        self._digits = 0
+        return index + 2
 
     def _unicode(self, char: str, index: int) -> None:
         self._digits += char in _HEX
