@@ -65,5 +65,7 @@ def test_the_value_is_the_one_that_the_client_shows(text: str, value: object) ->
 
 
 def test_a_long_text_with_many_rows_is_whole_up_to_the_last() -> None:
-    rows = [{"id": number, "name": "a\nb", "tags": [["x"], {}], "ok": True} for number in range(2_000)]
+    rows: list[dict[str, Any]] = [
+        {"id": number, "name": "a\nb", "tags": [["x"], {}], "ok": True} for number in range(2_000)
+    ]
     assert parse_partial(json.dumps(rows)[:-1]) == rows
