@@ -386,3 +386,77 @@ async def test_an_answer_that_could_not_be_read_again_is_refused(
         await history.end("chat", "t1", 1, message)
     assert str(caught.value) == sentence
     assert await history.load("chat", "ann") == [U1]
+
+
+async def listed(history: HistoryStore, owner: str = "ann", limit: int = 50) -> list[tuple[str, str]]:
+    """The ids and titles of all chats, read in pages."""
+    found = list[tuple[str, str]]()
+    after = None
+    while page := await history.chats(owner, after=after, limit=limit):
+        found += [(chat.id, chat.title) for chat in page]
+        after = page[-1].place
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 50])
+async def test_chats_are_listed_by_when_their_owner_last_wrote(history: HistoryStore, limit: int):
+    before = time.time()
+    for chat_id in ("one", "two", "three", "four"):
+        await begin(history, f"turn of {chat_id}", 0, [said(f"u of {chat_id}", f"About {chat_id}")], chat_id=chat_id)
+    await begin(history, "t", 0, [said("u", "Not Ann's")], chat_id="five", owner="bob")
+    await history.end("two", "turn of two", 1, A1)
+    assert await listed(history, limit=limit) == [
+        ("four", "About four"),
+        ("three", "About three"),
+        ("two", "About two"),
+        ("one", "About one"),
+    ]
+    await begin(history, "again", 2, [U2], chat_id="two")
+    assert [chat_id for chat_id, _ in await listed(history, limit=limit)] == ["two", "four", "three", "one"]
+    assert await listed(history, "bob") == [("five", "Not Ann's")]
+    assert await listed(history, "nobody") == []
+    for chat in await history.chats("ann"):
+        # A database may keep the time of the beginning in whole seconds.
+        assert before - 1 <= chat.created <= time.time() + 1
+        assert before <= chat.updated <= time.time()
+
+
+@pytest.mark.parametrize(
+    ("parts", "title"),
+    [
+        ([{"type": "text", "text": "  Two\n\tlines "}], "Two lines"),
+        ([{"type": "text", "text": "x" * 1_000}], "x" * 80),
+        ([{"type": "text", "text": "a\x00b\u2028\u202e"}], "ab"),
+        ([{"type": "file", "mediaType": "image/png", "url": "data:,"}], ""),
+        ([{"type": "file", "mediaType": "image/png", "url": "data:,"}, {"type": "text", "text": "This?"}], "This?"),
+    ],
+)
+async def test_the_title_of_a_chat_is_its_first_words(history: HistoryStore, parts: list[Any], title: str):
+    await begin(history, "t1", 0, [UIMessage("u1", "user", parts)])
+    await begin(history, "t2", 1, [U2])
+    assert await listed(history) == [("chat", title)]
+    await begin(history, "t3", 0, [said("u3", "Written again")])
+    assert await listed(history) == [("chat", "Written again")]
+
+
+@pytest.mark.parametrize(
+    "place", ["", "x", "1", "1.0", "1.0-", "-1", "1.0-1; DROP", "nan-1", "1e5-1", "1.0-" + "9" * 30]
+)
+async def test_a_place_that_no_list_has_given_is_refused(history: HistoryStore, place: str):
+    with pytest.raises(ValueError, match="not a place"):
+        await history.chats("ann", after=place)
+
+
+async def test_a_chat_that_is_deleted_leaves_nothing(history: HistoryStore):
+    await begin(history, "t1", 0, [U1])
+    await begin(history, "t2", 0, [U1], chat_id="other")
+    with pytest.raises(PermissionError):
+        await history.delete("chat", "bob")
+    await history.delete("chat", "ann")
+    assert await history.load("chat", "ann") == []
+    assert await listed(history) == [("other", U1.text)]
+    assert not await history.end("chat", "t1", 1, A1)
+    assert await history.load("chat", "ann") == []
+    await history.delete("chat", "ann")
+    await begin(history, "t3", 0, [U2], owner="bob")
+    assert await history.load("chat", "bob") == [U2]

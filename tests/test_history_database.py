@@ -81,7 +81,7 @@ async def test_a_turn_has_as_many_statements_however_long_its_chat_is(history: H
     await history.end("chat", "t1", 1, said("a!"))
     event.remove(Engine, "before_cursor_execute", note)
     lock = ["SELECT"] if url.startswith("postgresql") else []
-    assert statements == [*lock, "SELECT", "INSERT", *lock, "SELECT", "INSERT"]
+    assert statements == [*lock, "SELECT", "UPDATE", "INSERT", *lock, "SELECT", "INSERT"]
 
 
 @pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
@@ -253,6 +253,7 @@ async def test_a_database_of_an_older_release_gets_the_columns_that_it_lacks(url
     histories = [History(database) for database in databases]
     assert await asyncio.gather(*(tail(history) for history in histories)) == [Tail(3, "t1", when)] * 4
     history = histories[0]
+    assert [(chat.id, chat.title, chat.updated) for chat in await history.chats("ann")] == [("chat", "", when)]
     roles = await history.read("chat", "ann", lambda stored: [stored.role(position) for position in range(3)])
     assert roles == ["system", "user", "assistant"]
     assert await history.read("chat", "ann", lambda stored: stored.last_user(3)) == question

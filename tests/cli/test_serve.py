@@ -1,3 +1,4 @@
+import json
 import re
 import signal
 import socket
@@ -138,6 +139,51 @@ def test_an_agent_is_served_with_a_banner_that_says_how_to_connect(folder: Path)
     assert sorted(file.name for file in folder.glob("*.db*")) == ["usechat.db"]
 
 
+def turn_lines(errors: str) -> list[str]:
+    return [line for line in errors.splitlines() if "outcome" in line]
+
+
+def test_each_turn_is_a_line_in_the_log_without_what_was_said(folder: Path) -> None:
+    with serve(folder, "agents:agent", "--history", "sqlite://") as (process, url):
+        ask(url)
+        end(process)
+        lines = turn_lines(process.errors())
+    line = re.compile(r"INFO: +turn=\S+ chat=chat outcome=done ttfb=[0-9.]+ chunks=7 duration=[0-9.]+")
+    assert len(lines) == 1
+    assert line.fullmatch(lines[0]), lines
+
+
+def test_the_log_is_json_if_wanted(folder: Path) -> None:
+    with serve(folder, "agents:agent", "--history", "sqlite://", "--log-format", "json") as (process, url):
+        ask(url)
+        end(process)
+        errors = process.errors()
+    logged = [json.loads(line) for line in errors.splitlines()]
+    (turn,) = [line for line in logged if "outcome" in line]
+    assert (turn["chat"], turn["outcome"], turn["chunks"], turn["level"]) == ("chat", "done", 7, "info")
+    assert 0 < turn["ttfb"] <= turn["duration"] < SECONDS
+    assert "Hello" not in errors
+
+
+def test_an_error_of_a_module_is_shown_without_ours(folder: Path, refuse: Refuse) -> None:
+    (folder / "unclosed.py").write_text("def agent(chat:\n    yield 1\n")
+    (folder / "raises.py").write_text("def make():\n    return [][1]\n\nagent = make()\n")
+    (folder / "lacks.py").write_text("import no_such_package\n")
+    code, out, err = refuse("unclosed:agent")
+    assert (code, out) == (2, "")
+    assert err.startswith("  File ")
+    assert (err.splitlines()[-1], "usechat" in err) == ("SyntaxError: '(' was never closed", False)
+    code, _, err = refuse("raises:agent")
+    assert (code, err.splitlines()[-1], "usechat" in err, "importlib" in err) == (
+        2,
+        "IndexError: list index out of range",
+        False,
+        False,
+    )
+    assert [line.rpartition(", in ")[2] for line in err.splitlines() if "File" in line] == ["<module>", "make"]
+    assert refuse("lacks:agent").err.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_package'"
+
+
 def test_flags_win_over_the_environment(folder: Path) -> None:
     environ = {"USECHAT_CLIENT": "v5", "USECHAT_PATH": "/env", "USECHAT_HISTORY": "sqlite://", "USECHAT_PORT": "1"}
     with serve(folder, "agents:client", "--path", "/flag", **environ) as (process, url):
@@ -152,7 +198,7 @@ def test_flags_win_over_the_environment(folder: Path) -> None:
 def test_chats_can_be_left_to_the_pages(folder: Path, refuse: Refuse) -> None:
     with serve(folder, "agents:agent", "--history", "client", USECHAT_SECRET="s" * 32) as (process, url):
         assert parts(ask(url).text) == [STEP, text_part("You said: Hello")]
-        assert process.errors() == ""
+        assert [line for line in process.errors().splitlines() if "outcome=" not in line] == []
         assert end(process)[1].count("Chats are not kept: pages send all of their messages.\n") == 1
     with serve(folder, "agents:agent", USECHAT_HISTORY="client") as (process, _):
         assert process.errors().startswith("approvals are signed with a secret of this process alone")
@@ -181,6 +227,16 @@ def test_a_served_agent_goes_by_the_names_of_this_computer_only(folder: Path, ho
         assert ask(url).status_code == 200
         rebound = ask(url, headers={"host": "evil.example"})
         assert (rebound.status_code, rebound.text) == (400, "Invalid host header")
+        assert [chat["id"] for chat in httpx.get(f"{url}s", timeout=SECONDS).json()["chats"]] == ["chat"]
+
+
+def test_a_proxy_may_give_a_served_agent_other_names(folder: Path) -> None:
+    options = ["--allowed-hosts", "chat.example", "--allowed-hosts", "*.test", "--history", "sqlite://"]
+    with serve(folder, "agents:agent", *options) as (_, url):
+        names = ("chat.example", "a.test", "localhost", "evil.example")
+        assert [ask(url, headers={"host": name}).status_code for name in names] == [200, 200, 200, 400]
+        # Others than the people of this computer may come by the proxy.
+        assert httpx.get(f"{url}s", timeout=SECONDS).status_code == 403
 
 
 def test_an_app_of_ones_own_is_served_as_it_is_at_any_address(folder: Path) -> None:
@@ -262,13 +318,6 @@ def test_a_port_that_is_taken_is_told(refuse: Refuse) -> None:
         )
 
 
-def test_an_error_inside_the_agents_module_keeps_its_traceback(folder: Path) -> None:
-    (folder / "broken.py").write_text("import no_such_package\n")
-    with running([*USECHAT, "serve", "broken:agent"], folder) as process:
-        assert process.wait() == (1, "")
-        assert process.errors().splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_package'"
-
-
 def test_a_turn_that_ends_within_the_grace_reaches_its_client_whole(folder: Path) -> None:
     with serve(folder, "agents:wait", "--grace", str(SECONDS)) as (process, url):
         with asking(url) as lines:
@@ -283,7 +332,9 @@ def test_a_turn_that_ends_within_the_grace_reaches_its_client_whole(folder: Path
         assert parts(f"{first}\n{rest}\n\n") == [STEP, text_part("I begin, I end")]
         assert last_two(rest) == FINISHED
         assert process.wait()[0] == 0
-        assert process.errors() == f"INFO:     Shutting down: answers that are being written get {SECONDS:g} seconds.\n"
+        told, turn = process.errors().splitlines()
+        assert told == f"INFO:     Shutting down: answers that are being written get {SECONDS:g} seconds."
+        assert "outcome=done" in turn
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -91,7 +91,11 @@ def test_the_guide_serves_a_chat_beside_django_to_whoever_is_signed_in_there(tmp
             assert (ask(f"{url}/api/chat").status_code, ann.get("/api/chat").status_code) == (401, 405)
             answer = ask(f"{url}/api/chat", cookies=dict(ann.cookies))
             assert parts(answer.text) == [STEP, text_part("You said: Hello")], process.errors()
-            assert [client.get("/api/chat/chat/messages").status_code for client in (ann, bob)] == [200, 404]
+            assert [client.get("/api/chat/chat/messages").status_code for client in (ann, bob)] == [200, 200]
+            assert (len(ann.get("/api/chat/chat/messages").json()), bob.get("/api/chat/chat/messages").json()) == (
+                2,
+                [],
+            )
 
 
 def test_answers_stream_and_end_legally_when_the_server_is_stopped(tmp_path: Path) -> None:

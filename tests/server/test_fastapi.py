@@ -123,7 +123,12 @@ def test_openapi_lists_what_each_route_takes_and_answers() -> None:
             [("path", "chat_id"), ("query", "after"), ("header", "Last-Event-ID")],
         ),
         "post /v1/api/chat/{chat_id}/stop": (["204", "400", "401", "403"], [("path", "chat_id"), ("query", "turn")]),
-        "get /v1/api/chat/{chat_id}/messages": (["200", "400", "401", "404"], [("path", "chat_id")]),
+        "get /v1/api/chat/{chat_id}/messages": (
+            ["200", "400", "401", "404"],
+            [("path", "chat_id"), ("query", "before"), ("query", "limit")],
+        ),
+        "delete /v1/api/chat/{chat_id}": (["204", "400", "401", "403", "404"], [("path", "chat_id")]),
+        "get /v1/api/chats": (["200", "400", "401", "403", "404"], [("query", "after"), ("query", "limit")]),
     }
 
 

@@ -51,6 +51,45 @@ def test_a_websocket_comes_from_a_page_of_its_own_host(host: str, origin: str, a
     assert origin_allowed(handshake(("host", host), ("origin", origin))) is allowed
 
 
+@pytest.mark.parametrize(
+    ("site", "origin", "allowed"),
+    [
+        ("same-origin", "https://chat.example", True),
+        ("cross-site", "https://chat.example", False),
+        ("same-site", "https://chat.example", False),
+        ("same-site", "http://localhost:5173", True),
+        ("cross-site", "http://localhost:5173", True),
+        ("cross-site", None, False),
+        ("same-origin", None, True),
+        ("none", None, True),
+        ("same-origin", "null", False),
+    ],
+)
+def test_what_the_browser_says_of_the_site_goes_before_the_names(site: str, origin: str | None, allowed: bool):
+    """As behind a proxy that names the server by its own address."""
+    headers = [("host", "127.0.0.1:8000"), ("sec-fetch-site", site)]
+    headers += [] if origin is None else [("origin", origin)]
+    assert origin_allowed(handshake(*headers), ["http://localhost:5173"]) is allowed
+    if site != "same-origin":
+        # Also where the names are the same: they may be those of another port, or rewritten.
+        headers = [("host", "chat.example"), *headers[1:]]
+        assert origin_allowed(handshake(*headers), ["http://localhost:5173"]) is allowed
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "allowed"),
+    [("chat.example", True), ("chat.example, inner", True), ("inner, chat.example", False), ("chat.example:81", False)],
+)
+def test_a_proxy_may_say_which_name_the_page_used(forwarded: str, allowed: bool):
+    headers = (("host", "127.0.0.1:8000"), ("origin", "https://chat.example"), ("x-forwarded-host", forwarded))
+    assert origin_allowed(handshake(*headers)) is allowed
+
+
+def test_all_sites_count_only_where_no_cookies_come_by_themselves():
+    foreign = handshake(("host", "chat.example"), ("origin", "https://evil.example"), ("sec-fetch-site", "cross-site"))
+    assert (origin_allowed(foreign, ["*"]), origin_allowed(foreign, ["*"], any_site=True)) == (False, True)
+
+
 def test_a_websocket_without_a_page_is_allowed():
     assert origin_allowed(handshake(("host", "chat.example")))
 
@@ -125,7 +164,7 @@ async def test_a_listed_page_may_post_json_and_read_our_headers():
             {
                 "access-control-allow-origin": "https://page.example",
                 "access-control-allow-credentials": "true",
-                "access-control-allow-methods": "GET, POST",
+                "access-control-allow-methods": "GET, POST, DELETE",
                 "access-control-allow-headers": "authorization,content-type,x-own",
                 "access-control-max-age": "600",
             },

@@ -58,6 +58,10 @@ class House:
         answer = self.http.post("/api/chat/chat/stop", headers={**COOKIE, "origin": origin})
         return answer.status_code, answer.text
 
+    def delete(self, origin: str) -> tuple[int, str]:
+        answer = self.http.delete("/api/chat/chat", headers={**COOKIE, "origin": origin})
+        return answer.status_code, answer.text
+
     def handshake(self, origin: str) -> int:
         url = f"{self.http.base_url}/api/chat/ws".replace("http", "ws", 1)
         with pytest.raises(InvalidStatus) as caught:
@@ -110,7 +114,14 @@ def test_a_page_of_any_site_comes_without_cookies_where_all_are_listed() -> None
             assert "access-control-allow-credentials" not in answer.headers
 
 
-@pytest.mark.parametrize("options", [{}, {"cors": ["https://page.example"]}, {"cors": ["*"]}])
+def test_pages_of_all_sites_may_stop_and_delete_where_all_are_listed_but_open_no_socket() -> None:
+    with serving_house(cors="*") as house:
+        assert house.stop("https://evil.example") == (204, "")
+        assert house.delete("https://evil.example") == (204, "")
+        assert house.handshake("https://evil.example") == 403
+
+
+@pytest.mark.parametrize("options", [{}, {"cors": ["https://page.example"]}, {"cors": "https://page.example"}])
 def test_a_page_of_another_site_stops_nothing_and_opens_no_socket(options: dict[str, Any]) -> None:
     with (
         serving_house(**options) as house,
@@ -119,7 +130,8 @@ def test_a_page_of_another_site_stops_nothing_and_opens_no_socket(options: dict[
         lines = response.iter_lines()
         read_until(lines, "hold ")
         for origin in FOREIGN:
-            assert house.stop(origin) == (403, "Pages of another site may not stop an answer.")
+            assert house.stop(origin) == (403, "Pages of another site may not do this.")
+            assert house.delete(origin) == (403, "Pages of another site may not do this.")
             assert house.handshake(origin) == 403
         house.gate.set()
         assert last_two("\n".join(lines)) == FINISHED
@@ -137,5 +149,5 @@ def test_nothing_that_the_server_sends_is_a_page(text: str) -> None:
             house.http.get("/", headers={"host": f"{text.replace('/', '')}"}),
         ]
         kinds = [answer.headers["content-type"].partition(";")[0] for answer in answers]
-        assert kinds == ["text/event-stream", "application/json", *["text/plain"] * 4]
+        assert kinds == ["text/event-stream", *["application/json"] * 2, *["text/plain"] * 3]
         assert all("set-cookie" not in answer.headers for answer in answers)

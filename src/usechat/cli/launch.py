@@ -17,10 +17,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
-from uvicorn.config import LOGGING_CONFIG
 from uvicorn.supervisors import ChangeReload
 
 from usechat.agents.registry import find_agent
+from usechat.cli.logs import logging_config
 from usechat.cli.settings import ServeError, ServeSettings
 from usechat.cli.targets import load_target
 from usechat.database import Database
@@ -30,11 +30,7 @@ from usechat.server.origins import LOOPBACK_HOSTS
 
 __all__ = ["run"]
 
-_FOR_AGENTS: Final = ("path", "client", "store", "history", "cors", "grace")
-_LOGGING: Final[dict[str, Any]] = {
-    **LOGGING_CONFIG,
-    "loggers": {**LOGGING_CONFIG["loggers"], "usechat": {"handlers": ["default"], "level": "INFO"}},
-}
+_FOR_AGENTS: Final = ("path", "client", "store", "history", "cors", "allowed_hosts", "grace")
 # A client that does not read would keep its response open for ever.
 _LAST_SENDS: Final = 3
 
@@ -54,18 +50,18 @@ def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     if settings.reload:
         _serve_and_reload(settings, listener)
     else:
-        _serve(app, listener)
+        _serve(app, settings, listener)
 
 
-def _serve(app: ASGIApp, listener: socket.socket) -> None:
+def _serve(app: ASGIApp, settings: ServeSettings, listener: socket.socket) -> None:
     # uvicorn raises the signal that ended it once more, for whoever handled it before.
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
-    Server(_configure(app)).run(sockets=[listener])
+    Server(_configure(app, settings)).run(sockets=[listener])
 
 
 def _serve_and_reload(settings: ServeSettings, listener: socket.socket) -> None:
-    config = _configure(partial(_make_app, settings), reload=True)
+    config = _configure(partial(_make_app, settings), settings)
     # uvicorn sets this itself only for an app that is given by its name.
     config.reload_dirs = [Path.cwd()]
     ChangeReload(config, target=Server(config).run, sockets=[listener]).run()
@@ -75,17 +71,17 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(0)
 
 
-def _configure(app: ASGIApp | Callable[[], ASGIApp], *, reload: bool = False) -> Config:
+def _configure(app: ASGIApp | Callable[[], ASGIApp], settings: ServeSettings) -> Config:
     return Config(
         app,
-        factory=reload,
-        reload=reload,
+        factory=settings.reload,
+        reload=settings.reload,
         http="httptools",
         # Compressing each small frame costs more than it saves.
         ws_per_message_deflate=False,
         # Proxies that cut a silent connection wait 20 seconds or more.
         ws_ping_interval=15.0,
-        log_config=_LOGGING,
+        log_config=logging_config(settings.log_format),
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=_LAST_SENDS,
@@ -99,7 +95,7 @@ def _make_app(settings: ServeSettings) -> ASGIApp:
     if inspect.isclass(found) or not _takes(found, 3):
         raise ServeError(f"{settings.target} is neither an agent, which takes the chat, nor an ASGI app.")
     given, default = structs.asdict(settings), structs.asdict(ServeSettings(target=settings.target))
-    changed = [f"--{name}" for name in _FOR_AGENTS if given[name] != default[name]]
+    changed = [f"--{name.replace('_', '-')}" for name in _FOR_AGENTS if given[name] != default[name]]
     if changed:
         raise ServeError(f"{settings.target} is an app of your own, so set {', '.join(changed)} where you make it.")
     if isinstance(found, Starlette):
@@ -122,8 +118,10 @@ def _make_agent_app(agent: Any, settings: ServeSettings) -> ASGIApp:
             approval_secret=os.environ.get("USECHAT_SECRET") or None,
             client=settings.client,
             cors=settings.cors,
-            allowed_hosts=(*LOOPBACK_HOSTS, settings.netloc),
+            allowed_hosts=(*LOOPBACK_HOSTS, settings.netloc, *settings.allowed_hosts),
             grace=0 if settings.reload else settings.grace,
+            # Nobody signs in. Without a proxy only this computer can connect.
+            lists_all=not settings.allowed_hosts,
         )
     except (TypeError, ValueError, ImportError) as error:
         raise ServeError(str(error)) from error

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal, NoReturn, TypeAlias
 
 import typer
 
-from usechat.cli.settings import ServeError, ServeSettings
+from usechat.cli.settings import LogFormat, ServeError, ServeSettings
 from usechat.protocol.clients import ClientName
 
 __all__ = ["serve"]
@@ -41,8 +41,15 @@ _Path: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_PATH", help="The 
 _Cors: TypeAlias = Annotated[
     list[str], typer.Option(envvar="USECHAT_CORS", help="An origin whose pages may call; repeat it for more.")
 ]
+_AllowedHosts: TypeAlias = Annotated[
+    list[str],
+    typer.Option(envvar="USECHAT_ALLOWED_HOSTS", help="A name that a proxy gives this server; repeat it for more."),
+]
 _Grace: TypeAlias = Annotated[
     float, typer.Option(envvar="USECHAT_GRACE", min=0, help="Seconds for running turns when the server is stopped.")
+]
+_LogFormat: TypeAlias = Annotated[
+    LogFormat, typer.Option(envvar="USECHAT_LOG_FORMAT", help="Lines of text, or a JSON object a line.")
 ]
 
 
@@ -58,7 +65,9 @@ def serve(
     history: _History = _DEFAULT.history,
     path: _Path = _DEFAULT.path,
     cors: _Cors = [],  # noqa: B006
+    allowed_hosts: _AllowedHosts = [],  # noqa: B006
     grace: _Grace = _DEFAULT.grace,
+    log_format: _LogFormat = _DEFAULT.log_format,
 ) -> None:
     """Serve an agent to useChat(); each option can be set in the environment, as USECHAT_<NAME>."""
     settings = ServeSettings(
@@ -72,7 +81,9 @@ def serve(
         store=store,
         history=history,
         cors=tuple(cors),
+        allowed_hosts=tuple(allowed_hosts),
         grace=grace,
+        log_format=log_format,
     )
     try:
         from usechat.cli.launch import run

@@ -1,7 +1,7 @@
 """The settings of `usechat serve`."""
 
 import ipaddress
-from typing import Literal
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -9,7 +9,9 @@ from msgspec import Struct
 from usechat.errors import UsechatError
 from usechat.protocol.clients import ClientName
 
-__all__ = ["ServeError", "ServeSettings"]
+__all__ = ["LogFormat", "ServeError", "ServeSettings"]
+
+LogFormat: TypeAlias = Literal["text", "json"]
 
 
 class ServeError(UsechatError):
@@ -19,8 +21,8 @@ class ServeError(UsechatError):
 class ServeSettings(Struct, frozen=True, kw_only=True):
     """What to serve and how.
 
-    `target` is a `module:name` or the file of a flow, whose node types are in the module `nodes`. All but host, port
-    and reload is for agents and flows, not for apps.
+    `target` is a `module:name` or the file of a flow, whose node types are in the module `nodes`. All but host, port,
+    reload and log format is for agents and flows, not for apps.
     """
 
     target: str
@@ -33,7 +35,9 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     store: Literal["memory"] = "memory"
     history: str = "sqlite:///usechat.db"
     cors: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     grace: float = 10.0
+    log_format: LogFormat = "text"
 
     @property
     def local(self) -> bool:

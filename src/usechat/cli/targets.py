@@ -2,14 +2,18 @@
 
 import importlib
 import re
+import traceback
 from collections.abc import Mapping
 from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, cast
 
 from usechat.cli.settings import ServeError, ServeSettings
 
 __all__ = ["load_target"]
 
+_OURS: Final = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parent), "<frozen importlib")
 _NAME: Final = re.compile(r"(\w+(?:\.\w+)*):(\w+(?:\.\w+)*)")
 
 
@@ -32,13 +36,33 @@ def _load(target: str) -> Any:
         raise ServeError(f"{target!r} is not of the form module:agent.")
     module, name = match.groups()
     try:
-        return attrgetter(name)(importlib.import_module(module))
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise ServeError(f"There is no module {module} in this directory or among the installed packages.") from None
+        return attrgetter(name)(_import(module))
     except AttributeError as error:
         raise ServeError(f"The module {module} has no {name}.") from error
+
+
+def _import(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if f"{module}.".startswith(f"{error.name}."):
+            sentence = f"There is no module {module} in this directory or among the installed packages."
+            raise ServeError(sentence) from None
+        raise ServeError(_own_traceback(error)) from None
+    # What a module does when it is imported is its author's, and so is the error.
+    except Exception as error:  # noqa: BLE001
+        raise ServeError(_own_traceback(error)) from None
+
+
+def _own_traceback(error: Exception) -> str:
+    """The traceback of a module's error, from the module on."""
+    if isinstance(error, SyntaxError):
+        # It says itself where it is.
+        return "".join(traceback.format_exception_only(error)).rstrip()
+    told = traceback.TracebackException.from_exception(error)
+    own = (frame for frame in told.stack if not frame.filename.startswith(_OURS))
+    told.stack = traceback.StackSummary.from_list(own)
+    return "".join(told.format()).rstrip()
 
 
 def _load_flow(settings: ServeSettings) -> Any:

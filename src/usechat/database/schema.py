@@ -25,7 +25,12 @@ def create_tables(connection: Connection) -> None:
     added = [column for column in _missing(connection) if inspect(connection).has_table(column.table.name)]
     metadata.create_all(connection)
     for column in added:
-        _add(connection, column)
+        definition = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.execute(text(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}"))
+    # Only when all of them are there, since one may be filled from another.
+    for column in added:
+        if fill := column.info.get("fill"):
+            fill(connection)
     for table in {column.table for column in added}:
         for index in table.indexes:
             index.create(connection, checkfirst=True)
@@ -36,10 +41,3 @@ def _missing(connection: Connection) -> list[Column[Any]]:
     names = {(table, column["name"]) for (_, table), columns in found.items() for column in columns}
     wanted = (column for table in metadata.tables.values() for column in table.columns)
     return [column for column in wanted if (column.table.name, column.name) not in names]
-
-
-def _add(connection: Connection, column: Column[Any]) -> None:
-    definition = CreateColumn(column).compile(dialect=connection.dialect)
-    connection.execute(text(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}"))
-    if fill := column.info.get("fill"):
-        fill(connection)

@@ -2,6 +2,6 @@
 
 from usechat.history.memory import MemoryHistory
 from usechat.history.sql import History
-from usechat.history.store import HistoryStore, StoredMessages, Tail
+from usechat.history.store import ChatEntry, HistoryStore, StoredMessages, Tail
 
-__all__ = ["History", "HistoryStore", "MemoryHistory", "StoredMessages", "Tail"]
+__all__ = ["ChatEntry", "History", "HistoryStore", "MemoryHistory", "StoredMessages", "Tail"]

@@ -1,5 +1,6 @@
 """What may be stored as a message, and how it is read again."""
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,10 +11,24 @@ from usechat.errors import RequestError
 from usechat.history.store import Tail
 from usechat.protocol.messages import UIMessage, read_message
 
-__all__ = ["IDS_REPEAT", "SOMEBODY_ELSES", "check_answer", "check_begin", "decode", "decode_checked", "missing"]
+__all__ = [
+    "IDS_REPEAT",
+    "SOMEBODY_ELSES",
+    "check_answer",
+    "check_begin",
+    "decode",
+    "decode_checked",
+    "missing",
+    "place_of",
+    "read_place",
+    "title_of",
+]
 
 SOMEBODY_ELSES: Final = "The chat belongs to somebody else."
 IDS_REPEAT: Final = "Each message of a chat must have an id of its own."
+
+_TITLE: Final = 80
+_PLACE: Final = re.compile(r"([0-9]{1,12}\.[0-9]{1,20})-([0-9]{1,18})")
 
 _decode = msgspec.json.Decoder(UIMessage).decode
 
@@ -81,6 +96,31 @@ def decode_checked(chat_id: str, position: int, body: str | bytes) -> UIMessage:
 
 def missing(chat_id: str, position: int) -> ValueError:
     return ValueError(f"There is no stored message at position {position} of chat {chat_id!a}.")
+
+
+def title_of(messages: Sequence[UIMessage]) -> str:
+    """The first words of the first message, in one line."""
+    texts = (part["text"] for part in messages[0].parts if part["type"] == "text") if messages else iter(())
+    # More than is shown, since blanks go.
+    words = " ".join(next(texts, "")[: 4 * _TITLE].split())
+    return "".join(filter(str.isprintable, words))[:_TITLE].rstrip()
+
+
+def place_of(updated: float, number: int) -> str:
+    """Where a chat stands in a list: after those that were written to later."""
+    return f"{updated!r}-{number}"
+
+
+def read_place(place: str) -> tuple[float, int]:
+    """What `place_of` was given.
+
+    Raises:
+        ValueError: It is not a place.
+    """
+    match = _PLACE.fullmatch(place)
+    if match is None:
+        raise ValueError("This is not a place in a list of chats.")
+    return float(match[1]), int(match[2])
 
 
 def _read(message: Any) -> UIMessage:

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
+from heapq import nlargest
+from itertools import count
 from typing import TypeVar
 
 import msgspec
@@ -15,8 +17,11 @@ from usechat.history.bodies import (
     decode,
     decode_checked,
     missing,
+    place_of,
+    read_place,
+    title_of,
 )
-from usechat.history.store import StoredMessages, Tail
+from usechat.history.store import ChatEntry, StoredMessages, Tail
 from usechat.protocol.messages import Role, UIMessage
 
 __all__ = ["MemoryHistory"]
@@ -40,6 +45,7 @@ class MemoryHistory:
 
     def __init__(self) -> None:
         self._chats: dict[str, _Chat] = {}
+        self._numbers = count(1)
 
     async def ping(self, within: float) -> None:
         pass
@@ -70,7 +76,12 @@ class MemoryHistory:
             rows = [msgspec.structs.replace(chat.rows[keep - 1], turn=turn_id, epoch=epoch, written=written)]
             keep -= 1
         chat.replace(keep, rows)
-        self._chats[chat_id] = chat
+        chat.updated = written
+        if keep == 0 and new:
+            chat.title = title_of(new)
+        if chat_id not in self._chats:
+            chat.number, chat.created = next(self._numbers), chat.updated
+            self._chats[chat_id] = chat
 
     async def end(self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None) -> bool:
         if message is not None and message.parts:
@@ -104,6 +115,17 @@ class MemoryHistory:
         _, rows = self._own(chat_id, owner).slice(before, limit)
         return [(row.message_id, row.body) for row in rows]
 
+    async def chats(self, owner: str, *, after: str | None = None, limit: int = 50) -> list[ChatEntry]:
+        own = (chat for chat in self._chats.values() if chat.owner == owner)
+        if after is not None:
+            place = read_place(after)
+            own = (chat for chat in own if (chat.updated, chat.number) < place)
+        return [chat.entry() for chat in nlargest(limit, own, key=lambda chat: (chat.updated, chat.number))]
+
+    async def delete(self, chat_id: str, owner: str) -> None:
+        self._own(chat_id, owner)
+        self._chats.pop(chat_id, None)
+
     def _own(self, chat_id: str, owner: str) -> "_Chat":
         chat = self._chats.get(chat_id)
         if chat is None:
@@ -121,11 +143,17 @@ class _Chat:
         self.rows: list[_Row] = []
         self.positions: dict[str, int] = {}
         self.turns: dict[str, int] = {}
+        self.number = 0
+        self.title = ""
+        self.created = self.updated = 0.0
         self._chat_id = chat_id
 
     @property
     def tail(self) -> Tail:
         return Tail(len(self.rows), self.rows[-1].turn, self.rows[-1].written) if self.rows else Tail(0)
+
+    def entry(self) -> ChatEntry:
+        return ChatEntry(self._chat_id, self.title, self.created, self.updated, place_of(self.updated, self.number))
 
     def find(self, message_id: str) -> int | None:
         return self.positions.get(message_id)

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -27,6 +28,7 @@ from sqlalchemy import (
     func,
     insert,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -42,8 +44,11 @@ from usechat.history.bodies import (
     decode,
     decode_checked,
     missing,
+    place_of,
+    read_place,
+    title_of,
 )
-from usechat.history.store import StoredMessages, Tail
+from usechat.history.store import ChatEntry, StoredMessages, Tail
 from usechat.protocol.messages import Role, UIMessage
 
 __all__ = ["History"]
@@ -62,6 +67,11 @@ def _fill_role(connection: Connection) -> None:
     connection.execute(update(_MESSAGES).values(role=role))
 
 
+def _fill_updated(connection: Connection) -> None:
+    last = select(func.coalesce(func.max(_MESSAGES.c.written), 0)).where(_MESSAGES.c.chat == _CHATS.c.number)
+    connection.execute(update(_CHATS).values(updated=last.scalar_subquery()))
+
+
 # The names must not meet those of an app that shares its database. Messages hang on a number, because an index of
 # PostgreSQL has no room for a chat's id and a message's id together.
 _CHATS = Table(
@@ -71,6 +81,10 @@ _CHATS = Table(
     Column("chat_id", Text, nullable=False, unique=True),
     Column("owner", Text, nullable=False),
     Column("created", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("title", Text, nullable=False, server_default=""),
+    # When its user last wrote, in seconds since 1970.
+    Column("updated", Float(53), nullable=False, server_default="0", info={"fill": _fill_updated}),
+    Index("usechat_chats_of_owner", "owner", "updated", "number"),
 )
 # `turn` is the last turn that wrote the message or began with it as its last one: where that turn's answer belongs.
 # `written` is when, in seconds since 1970, and `epoch` is the turn's, which rises when another worker takes it over.
@@ -90,6 +104,7 @@ _MESSAGES = Table(
 )
 _INSERT: Final = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _ALL: Final = sys.maxsize
+_LATEST: Final = 1e12
 
 _EVERY = _MESSAGES.alias()
 _LAST = select(func.max(_EVERY.c.position)).where(_EVERY.c.chat == _CHATS.c.number).scalar_subquery()
@@ -124,6 +139,17 @@ _LAST_USER = _BACKWARDS.where(_MESSAGES.c.role == "user")
 _NEW_CHAT = {name: make(_CHATS).on_conflict_do_nothing().returning(_CHATS.c.number) for name, make in _INSERT.items()}
 _NEW_MESSAGE = insert(_MESSAGES)
 _CHANGE = update(_MESSAGES).where(_HERE)
+_TOUCH = update(_CHATS).where(_CHATS.c.number == bindparam("chat"))
+_FORGET = delete(_CHATS).where(_THE_CHAT)
+_LIST = (
+    select(_CHATS)
+    .where(
+        _CHATS.c.owner == bindparam("owner"),
+        tuple_(_CHATS.c.updated, _CHATS.c.number) < tuple_(bindparam("updated"), bindparam("number")),
+    )
+    .order_by(_CHATS.c.updated.desc(), _CHATS.c.number.desc())
+    .limit(bindparam("limit"))
+)
 _DELETE = delete(_MESSAGES).where(_OF_CHAT, _MESSAGES.c.position >= bindparam("at"))
 
 
@@ -152,12 +178,16 @@ class History:
     ) -> None:
         check_begin(after, keep, new)
         turn: _Values = {"turn": turn_id, "epoch": epoch, "written": time.time()}
+        chat: _Values = {"updated": turn["written"]}
+        if keep == 0:
+            chat["title"] = title_of(new)
         rows = [{**turn, **_values(message), "position": n} for n, message in enumerate(new, keep)]
 
         def begin(connection: Connection) -> None:
             number, tail = _lock_or_create(connection, chat_id, owner)
             if tail != after:
                 raise TailChangedError
+            connection.execute(_TOUCH, {**chat, "chat": number})
             if keep < tail.length:
                 connection.execute(_DELETE, {"number": number, "at": keep})
             if rows:
@@ -200,6 +230,19 @@ class History:
 
         return await self._database.read(load)
 
+    async def chats(self, owner: str, *, after: str | None = None, limit: int = 50) -> list[ChatEntry]:
+        updated, number = (_LATEST, _ALL) if after is None else read_place(after)
+        bounds = {"owner": owner, "updated": updated, "number": number, "limit": limit}
+        return await self._database.read(lambda connection: [_entry(row) for row in connection.execute(_LIST, bounds)])
+
+    async def delete(self, chat_id: str, owner: str) -> None:
+        def delete(connection: Connection) -> None:
+            _lock(connection, chat_id)
+            if _open(connection, chat_id, owner) is not None:
+                connection.execute(_FORGET, {"chat_id": chat_id})
+
+        await self._database.run(delete)
+
 
 class _Stored:
     """The messages of a chat, as long as the transaction lasts."""
@@ -236,6 +279,12 @@ class _Stored:
         if value is None:
             raise missing(self._chat_id, position)
         return value
+
+
+def _entry(row: _Row) -> ChatEntry:
+    # SQLite gives the time without its zone.
+    created = row.created if row.created.tzinfo is not None else row.created.replace(tzinfo=UTC)
+    return ChatEntry(row.chat_id, row.title, created.timestamp(), row.updated, place_of(row.updated, row.number))
 
 
 def _values(message: UIMessage) -> _Values:

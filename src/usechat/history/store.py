@@ -1,4 +1,4 @@
-"""What a history is: six calls, and the view of a chat that one of them gives."""
+"""What a history is: eight calls, and the view of a chat that one of them gives."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from usechat.protocol.messages import Role, UIMessage
 
-__all__ = ["HistoryStore", "StoredMessages", "Tail"]
+__all__ = ["ChatEntry", "HistoryStore", "StoredMessages", "Tail"]
 
 _T = TypeVar("_T")
 
@@ -22,6 +22,19 @@ class Tail(Struct, frozen=True):
     length: int
     turn: str = ""
     written: float = 0.0
+
+
+class ChatEntry(Struct, frozen=True):
+    """A chat in a list: its first words, and when it was begun and last written to by its user, in seconds since 1970.
+
+    `place` is where it stands in the list, for whoever wants those after it.
+    """
+
+    id: str
+    title: str
+    created: float
+    updated: float
+    place: str
 
 
 class StoredMessages(Protocol):
@@ -131,6 +144,24 @@ class HistoryStore(Protocol):
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
     ) -> list[tuple[str, bytes]]:
         """Give the same messages as their ids and their JSON, which nobody looked into.
+
+        Raises:
+            PermissionError: The chat is somebody else's.
+        """
+        ...
+
+    async def chats(self, owner: str, *, after: str | None = None, limit: int = 50) -> list[ChatEntry]:
+        """Give the owner's chats after this place of the list, in which the one that was written to last is first.
+
+        Raises:
+            ValueError: It is not a place of a list.
+        """
+        ...
+
+    async def delete(self, chat_id: str, owner: str) -> None:
+        """Delete the chat with all its messages; one that does not exist is deleted already.
+
+        An answer that ends later is not stored.
 
         Raises:
             PermissionError: The chat is somebody else's.

@@ -59,10 +59,11 @@ def create_app(
     settings: ChatSettings = _SETTINGS,
     limits: Limits = _LIMITS,
     stream: StreamLimits = _STREAM,
-    cors: Collection[str] = (),
+    cors: Collection[str] | str = (),
     cors_credentials: bool = False,
     allowed_hosts: Sequence[str] | None = None,
     grace: float | None = 10.0,
+    lists_all: bool = False,
 ) -> Starlette:
     """Make the app that serves an agent to `useChat()` at `path`, with `/`, `/healthz`, `/readyz` and `/metrics`.
 
@@ -70,14 +71,16 @@ def create_app(
     by the `"client"`, whose approvals are signed with `approval_secret`, of 32 bytes or more.
     `client` goes before the one in `settings`. `cors` are the origins whose pages may call the chat, `allowed_hosts`
     the names that the server goes by. A server that is told to end gives running turns `grace` seconds; with None the
-    app leaves signals alone.
+    app leaves signals alone. The list of chats is for users who are signed in; where nobody signs in, `lists_all` gives
+    everybody the list of all chats.
 
     Raises:
         TypeError: What is given is no agent.
         ValueError: The path, an origin, a host or the database URL is not one, or the secret is too short.
         ImportError: The package that the database needs is not installed.
     """
-    middleware = _middleware(cors, allowed_hosts, credentials=cors_credentials)
+    origins = (cors,) if isinstance(cors, str) else cors
+    middleware = _middleware(origins, allowed_hosts, credentials=cors_credentials)
     kept, database = _open_history(history)
     endpoint = ChatEndpoint(
         agent,
@@ -88,7 +91,8 @@ def create_app(
         settings=structs.replace(settings, client=client or settings.client),
         limits=limits,
         stream=stream,
-        origins=cors,
+        origins=origins,
+        lists_all=lists_all,
     )
     return _assemble(endpoint, path, middleware, partial(_lifespan, endpoint.chats, database, grace))
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from usechat.errors import DatabaseBusyError, ProtocolError, RequestError
-from usechat.history import HistoryStore
+from usechat.history import ChatEntry, HistoryStore
 from usechat.history.bodies import decode
 from usechat.ids import new_id
 from usechat.protocol.clients import ClientName
@@ -78,10 +78,26 @@ class ChatHistory(Protocol):
     async def messages(
         self, chat_id: str, owner: str, before: str | None, limit: int | None
     ) -> list[tuple[str, bytes]]:
-        """The ids and the JSON of the last messages before one of them.
+        """The ids and the JSON of the last messages before one of them; none of a chat that is somebody else's.
 
         Raises:
-            RequestError: There are none, or they are somebody else's.
+            RequestError: This server keeps no messages.
+        """
+        ...
+
+    async def chats(self, owner: str, after: str | None, limit: int) -> list[ChatEntry]:
+        """The owner's chats after this place of their list, the newest first.
+
+        Raises:
+            RequestError: This server keeps no messages, or it is not a place.
+        """
+        ...
+
+    async def delete(self, chat_id: str, owner: str) -> None:
+        """Delete the chat, if it is the owner's.
+
+        Raises:
+            RequestError: This server keeps no messages.
         """
         ...
 
@@ -157,10 +173,11 @@ class ServerHistory:
         self, chat_id: str, owner: str, before: str | None, limit: int | None
     ) -> list[tuple[str, bytes]]:
         pending = self._pending.get(chat_id)
-        rows = await _or_not_found(self._history.load_json(chat_id, owner, before=before, limit=limit))
-        # Before the first message there is nothing, but there is a chat.
-        if not rows and (before is None or not await self._history.load_json(chat_id, owner, limit=1)):
-            raise RequestError(NOT_FOUND, status=404)
+        try:
+            rows = await self._history.load_json(chat_id, owner, before=before, limit=limit)
+        except PermissionError:
+            # As of a chat that is new, so that nobody learns which ones there are.
+            return []
         slices = Slices()
         for position, (_, body) in enumerate(rows):
             # What somebody broke in the database is not handed out.
@@ -170,6 +187,21 @@ class ServerHistory:
             last = pending.message.id, msgspec.json.encode(pending.message)
             rows = [*(row for row in rows if row[0] != last[0]), last]
         return rows
+
+    async def chats(self, owner: str, after: str | None, limit: int) -> list[ChatEntry]:
+        try:
+            return await self._history.chats(owner, after=after, limit=limit)
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+
+    async def delete(self, chat_id: str, owner: str) -> None:
+        try:
+            await self._history.delete(chat_id, owner)
+        except PermissionError:
+            # As of a chat that is not there, so that nobody learns which ones there are.
+            return
+        if (pending := self._pending.get(chat_id)) is not None:
+            pending.writing.cancel()
 
     def writer(
         self, head: TurnHead, continues: UIMessage | None, *, client: ClientName, value_limit: int
@@ -234,12 +266,18 @@ class ClientHistory:
         pass
 
     async def load(self, head: TurnHead) -> list[UIMessage]:
-        raise RequestError("This server keeps no messages.", status=404)
+        raise _keeps_none()
 
     async def messages(
         self, chat_id: str, owner: str, before: str | None, limit: int | None
     ) -> list[tuple[str, bytes]]:
-        raise RequestError("This server keeps no messages.", status=404)
+        raise _keeps_none()
+
+    async def chats(self, owner: str, after: str | None, limit: int) -> list[ChatEntry]:
+        raise _keeps_none()
+
+    async def delete(self, chat_id: str, owner: str) -> None:
+        raise _keeps_none()
 
     def writer(
         self, head: TurnHead, continues: UIMessage | None, *, client: ClientName, value_limit: int
@@ -258,6 +296,10 @@ class ClientHistory:
 
     def _verify(self, chat_id: str, owner: str, approval_id: str, call_id: str, tool: str, value: Any) -> str:
         return self._signer.verify(approval_id, AskedCall(chat_id, owner, call_id, tool, value))
+
+
+def _keeps_none() -> RequestError:
+    return RequestError("This server keeps no messages.", status=404)
 
 
 async def _or_not_found(reading: Awaitable[_T]) -> _T:

@@ -1,17 +1,21 @@
 """The chats of one agent: who may begin, resume and stop a turn in which of them."""
 
+import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct, structs
 
 from usechat.agents import Agent, CountsUnused
 from usechat.agents.chat import Chat, Request
 from usechat.agents.registry import agent_of
 from usechat.errors import RequestError, TailChangedError
+from usechat.history import ChatEntry
 from usechat.ids import new_id, new_turn_id
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
@@ -20,7 +24,7 @@ from usechat.protocol.values import VALUE_LIMIT
 from usechat.server.admission import Admission
 from usechat.server.chat_history import ChatHistory
 from usechat.server.metrics import Metrics
-from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead, TurnStore
+from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead, TurnLog, TurnStore
 from usechat.turns.clocks import TurnLimits
 from usechat.turns.failures import ErrorText, explain
 from usechat.turns.opening import Prepared
@@ -31,7 +35,9 @@ from usechat.turns.turns import Conflict, Turns, TurnSettings
 
 __all__ = ["ChatOpening", "ChatSettings", "Chats", "Conflict", "ErrorText", "OnEnd"]
 
+_log = logging.getLogger("usechat")
 _ATTEMPTS: Final = 3
+_PLAIN: Final = re.compile(r"[\w.-]+")
 
 
 class ChatSettings(Struct, frozen=True, kw_only=True):
@@ -74,7 +80,7 @@ class Chats:
         self.unused = Unused(partial(metrics.event_dropped, "unknown"))
         if isinstance(self.agent, CountsUnused):
             self.agent.unused = self.unused
-        self._began: dict[str, float] = {}
+        self._began: dict[str, _Began] = {}
         self._store = store
         self._turns = Turns(
             store,
@@ -157,8 +163,10 @@ class Chats:
     ) -> list[bytes]:
         """The JSON of the user's messages, without the one that a running turn writes: its replay has all of that.
 
+        A chat that is new, or somebody else's, has none.
+
         Raises:
-            RequestError: there is no such chat, or it is somebody else's.
+            RequestError: this server keeps no messages.
         """
         head = await self.live(chat_id, user)
         for _ in range(_ATTEMPTS):
@@ -172,6 +180,23 @@ class Chats:
             rows = await self.history.messages(chat_id, user or "", before, limit)
         written = None if head is None else head.message_id
         return [message for message_id, message in rows if message_id != written]
+
+    async def entries(self, user: str | None, after: str | None, limit: int) -> list[ChatEntry]:
+        """The user's chats after this place of their list, the newest first.
+
+        Raises:
+            RequestError: this server keeps no messages, or it is not a place.
+        """
+        return await self.history.chats(user or "", after, limit)
+
+    async def delete(self, chat_id: str, user: str | None) -> None:
+        """Stop the turn that runs in the user's chat, and delete the chat, if it is the user's.
+
+        Raises:
+            RequestError: this server keeps no messages.
+        """
+        await self.stop(chat_id, user, None)
+        await self.history.delete(chat_id, user or "")
 
     async def drain(self, grace: float) -> None:
         """Take no new turns, give the running ones `grace` seconds, then stop them and what outlives them."""
@@ -197,27 +222,72 @@ class Chats:
         reader.leave()
         return None
 
-    def opened(self, head: TurnHead) -> None:
-        self._began[head.turn] = time.monotonic()
+    def opened(self, head: TurnHead, arrived: float, log: TurnLog) -> None:
+        self._began[head.turn] = _Began(arrived, log)
         self.metrics.turn_started()
 
     async def _ended(self, head: TurnHead, outcome: Outcome, message: UIMessage) -> None:
-        now = time.monotonic()
-        self.metrics.turn_ended(outcome, now - self._began.pop(head.turn, now))
+        began = self._began.pop(head.turn, None)
+        if began is None:
+            # Another process began it.
+            self.metrics.turn_ended(outcome, 0.0)
+        else:
+            seconds = time.monotonic() - began.arrived
+            self.metrics.turn_ended(outcome, seconds)
+            if _log.isEnabledFor(logging.INFO):
+                self._log_turn(head, outcome, began, seconds)
         if self.settings.on_end is not None:
             await self.settings.on_end(outcome, message)
+
+    def _log_turn(self, head: TurnHead, outcome: Outcome, began: "_Began", seconds: float) -> None:
+        fields: dict[str, Any] = {
+            "turn": head.turn,
+            "chat": head.chat.rpartition("\n")[2],
+            "outcome": outcome,
+            # An agent that does not wait has ended before anybody reads.
+            "ttfb": round(seconds if (first := began.log.first_taken) is None else first - began.arrived, 4),
+            "chunks": len(began.log.frames),
+            "duration": round(seconds, 4),
+        }
+        _log.info(
+            "%s", " ".join(f"{name}={_spelled(value)}" for name, value in fields.items()), extra={"fields": fields}
+        )
+
+
+def _spelled(value: object) -> str:
+    # An id may hold blanks and any letters.
+    return str(value) if _PLAIN.fullmatch(str(value)) else msgspec.json.encode(value).decode()
+
+
+class _Began(Struct, frozen=True):
+    arrived: float
+    log: TurnLog
 
 
 class ChatOpening:
     """One request for a turn; `stopped` says that it is to be stopped as soon as it has begun."""
 
-    __slots__ = ("_admission", "_chats", "_headers", "_request", "_user", "_writing", "head", "regenerates", "stopped")
+    __slots__ = (
+        "_admission",
+        "_arrived",
+        "_chats",
+        "_headers",
+        "_log",
+        "_request",
+        "_user",
+        "_writing",
+        "head",
+        "regenerates",
+        "stopped",
+    )
 
     def __init__(self, chats: Chats, request: ChatRequest, user: str | None, headers: Mapping[str, str]) -> None:
         self._chats = chats
         self._request = request
         self._user = user
         self._headers = headers
+        self._arrived = time.monotonic()
+        self._log: TurnLog | None = None
         self._admission: Admission | None = None
         self._writing: str | None = None
         self.stopped: StopReason | None = None
@@ -240,6 +310,7 @@ class ChatOpening:
         self._writing = running.message_id if self.regenerates is not None else None
 
     async def prepare(self, claim: Claim) -> Prepared:
+        self._log = claim.log
         admission = self._admission = await self._begin(claim.epoch)
         settings = self._chats.settings
         writer = self._chats.history.writer(
@@ -250,7 +321,8 @@ class ChatOpening:
         return Prepared(writer, admission.continues, spends)
 
     def opened(self) -> None:
-        self._chats.opened(self.head)
+        if self._log is not None:
+            self._chats.opened(self.head, self._arrived, self._log)
 
     def drive(self, turn: Turn) -> Awaitable[None]:
         chats = self._chats

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final, Literal
 
+import msgspec
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -32,6 +33,7 @@ __all__ = ["ChatEndpoint"]
 
 _BODY_DEADLINE: Final = 30.0
 _MOST_MESSAGES: Final = 10_000
+_PAGE: Final = 50
 _SETTINGS: Final = ChatSettings()
 _LIMITS: Final = Limits()
 _STREAM: Final = StreamLimits()
@@ -42,7 +44,8 @@ class ChatEndpoint:
 
     With the history `"client"` nothing is kept and the messages of each request are believed, but for approvals, which
     are signed with `approval_secret`; without one, only the process that asked for an approval knows it again.
-    `origins` are those of other sites whose pages may stop turns and open sockets; CORS is the app's own affair.
+    `origins` are those of other sites whose pages may stop turns and open sockets; CORS is the app's own affair. With
+    `lists_all`, everybody gets the list of all chats where nobody signs in.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class ChatEndpoint:
         limits: Limits = _LIMITS,
         stream: StreamLimits = _STREAM,
         origins: Collection[str] = (),
+        lists_all: bool = False,
     ) -> None:
         metrics = Metrics()
         chat_history = _chat_history(history, approval_secret, settings.approval_ttl, metrics)
@@ -65,6 +69,7 @@ class ChatEndpoint:
         self._limits = limits
         self._stream = stream
         self._origins = origins
+        self._lists_all = lists_all
 
     async def respond(self, request: Request) -> Response:
         """Answer a POST with a turn as server-sent events."""
@@ -79,6 +84,8 @@ class ChatEndpoint:
             _Route(f"{path}/{{chat_id:path}}/stream", self._route(self._resume), methods=["GET"]),
             _Route(f"{path}/{{chat_id:path}}/stop", self._route(self._stop), methods=["POST"]),
             _Route(f"{path}/{{chat_id:path}}/messages", self._route(self._messages), methods=["GET"]),
+            _Route(f"{path}/{{chat_id:path}}", self._route(self._delete), methods=["DELETE"]),
+            _Route(f"{path}s", self._route(self._list), methods=["GET"]),
         ]
 
     def router(self, path: str = "/api/chat") -> "APIRouter":
@@ -126,8 +133,7 @@ class ChatEndpoint:
         return TurnResponse(reader, self._stream, self.chats.metrics)
 
     async def _stop(self, request: Request) -> Response:
-        if not origin_allowed(request, self._origins):
-            raise RequestError("Pages of another site may not stop an answer.", status=403)
+        self._check_origin(request)
         user = await self._user(request)
         chat_id = check_id(request.path_params["chat_id"])
         await self.chats.stop(chat_id, user, request.query_params.get("turn"))
@@ -138,6 +144,29 @@ class ChatEndpoint:
         chat_id, query = check_id(request.path_params["chat_id"]), request.query_params
         messages = await self.chats.messages(chat_id, user, query.get("before"), _limit(query.get("limit")))
         return Response(b"[%b]" % b",".join(messages), media_type="application/json")
+
+    async def _delete(self, request: Request) -> Response:
+        self._check_origin(request)
+        user = await self._user(request)
+        await self.chats.delete(check_id(request.path_params["chat_id"]), user)
+        return Response(status_code=204)
+
+    async def _list(self, request: Request) -> Response:
+        user = await self._user(request)
+        if user is None and not self._lists_all:
+            raise RequestError("Only a user who is signed in has a list of chats.", status=403)
+        query = request.query_params
+        entries = await self.chats.entries(user, query.get("after"), limit := _limit(query.get("limit")) or _PAGE)
+        chats = [
+            {"id": chat.id, "title": chat.title, "created": chat.created, "updated": chat.updated} for chat in entries
+        ]
+        # A page that is not full is the last one.
+        rest = {"next": entries[-1].place} if len(entries) == limit else {}
+        return Response(msgspec.json.encode({"chats": chats, **rest}), media_type="application/json")
+
+    def _check_origin(self, request: Request) -> None:
+        if not origin_allowed(request, self._origins, any_site=True):
+            raise RequestError("Pages of another site may not do this.", status=403)
 
     async def _user(self, connection: HTTPConnection) -> str | None:
         if self._authenticate is None:

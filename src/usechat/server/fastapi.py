@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from usechat.protocol.messages import Role
 from usechat.protocol.requests import Trigger
 
-__all__ = ["SSE_EXAMPLE", "ChatBody", "ChatMessage", "ChatPart", "chat_router"]
+__all__ = ["SSE_EXAMPLE", "ChatBody", "ChatList", "ChatMessage", "ChatPart", "ListedChat", "chat_router"]
 
 SSE_EXAMPLE: Final = """\
 id: 1d93adb5.1
@@ -70,9 +70,25 @@ class ChatBody(BaseModel):
     messageId: str | None = None  # noqa: N815
 
 
+class ListedChat(BaseModel):
+    """A chat in the list; times are seconds since 1970."""
+
+    id: str
+    title: str
+    created: float
+    updated: float
+
+
+class ChatList(BaseModel):
+    """A page of the list; `next` is there if more may follow."""
+
+    chats: list[ListedChat]
+    next: str | None = None
+
+
 class _Operation(Struct, frozen=True):
     name: str
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "DELETE"]
     summary: str
     responses: dict[int | str, dict[str, Any]]
     status: int = 200
@@ -106,6 +122,7 @@ _STREAM: Final[dict[str, Any]] = {
     "content": {"text/event-stream": {"schema": {"type": "string"}, "example": SSE_EXAMPLE}},
 }
 _CHAT_ID: Final = _parameter("path", "chat_id", "The chat's id.", {"type": "string", "minLength": 1, "maxLength": 512})
+_COUNT: Final = {"type": "integer", "minimum": 1, "maximum": 10_000}
 _EVENT_ID: Final = {"type": "string", "examples": ["1d93adb5.4"]}
 
 _OPERATIONS: Final = {
@@ -147,7 +164,33 @@ _OPERATIONS: Final = {
         "GET",
         "The messages of the chat, as the client builds them.",
         {200: {"description": "The messages.", "model": list[ChatMessage]}, **_refusals(400, 401, 404)},
+        extra={
+            "parameters": [
+                _CHAT_ID,
+                _parameter("query", "before", "Only messages before the one with this id.", {"type": "string"}),
+                _parameter("query", "limit", "Only the last so many of them.", _COUNT),
+            ]
+        },
+    ),
+    "/{chat_id}": _Operation(
+        "delete_chat",
+        "DELETE",
+        "Delete the chat and its messages; what runs in it is stopped.",
+        {204: {"description": "There is no such chat of the user's any more."}, **_refusals(400, 401, 403, 404)},
+        status=204,
         extra={"parameters": [_CHAT_ID]},
+    ),
+    "s": _Operation(
+        "list_chats",
+        "GET",
+        "The user's chats, the one that was written to last first.",
+        {200: {"description": "A page of the list.", "model": ChatList}, **_refusals(400, 401, 403, 404)},
+        extra={
+            "parameters": [
+                _parameter("query", "after", "The `next` of the page before.", {"type": "string"}),
+                _parameter("query", "limit", "How many chats a page has.", {**_COUNT, "default": 50}),
+            ]
+        },
     ),
 }
 

@@ -37,7 +37,7 @@ def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
     return Middleware(
         CORSMiddleware,
         allow_origins=[origin if origin == "*" else _spelled(origin) for origin in origins],
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         # An app's pages may send headers of their own, which only the app knows.
         allow_headers=["*"],
         allow_credentials=credentials,
@@ -57,23 +57,30 @@ def host_check(hosts: Sequence[str] = LOOPBACK_HOSTS) -> Middleware:
     return Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
 
 
-def origin_allowed(connection: HTTPConnection, origins: Collection[str] = ()) -> bool:
-    """Whether a WebSocket may come from where its handshake says: no page, a page of this host, or a listed origin.
+def origin_allowed(connection: HTTPConnection, origins: Collection[str] = (), *, any_site: bool = False) -> bool:
+    """Whether a request may come from where its browser says: no page, a page of this server, or a listed origin.
 
-    `*` lists nothing here, since a browser sends its cookies with every handshake.
+    `*` lists something only with `any_site`: a browser sends its cookies with every handshake of a WebSocket.
     """
+    if any_site and "*" in origins:
+        return True
     given = connection.headers.getlist("origin")
     if not given:
-        return True
+        return connection.headers.get("sec-fetch-site") != "cross-site"
     origin = _parse(given[0]) if len(given) == 1 else None
     return origin is not None and (origin in map(_parse, origins) or _is_own(connection, origin))
 
 
 def _is_own(connection: HTTPConnection, origin: _Origin) -> bool:
+    # No page can write this header. A browser that sends it knows better than the names that proxies write.
+    if (site := connection.headers.get("sec-fetch-site")) is not None:
+        return site == "same-origin"
     # Behind a proxy the connection may look less secure than it is, never more.
     schemes = ("https",) if connection.scope["scheme"] in ("https", "wss") else ("http", "https")
     scheme = origin[0]
-    return scheme in schemes and origin == _parse(f"{scheme}://{connection.headers.get('host', '')}")
+    # A page of another site cannot send the second one either: it would need leave, which only listed origins get.
+    hosts = (connection.headers.get(name, "").partition(",")[0].strip() for name in ("host", "x-forwarded-host"))
+    return scheme in schemes and any(origin == _parse(f"{scheme}://{host}") for host in hosts)
 
 
 def _parse(origin: str) -> _Origin | None:

@@ -1,6 +1,7 @@
 """This process's copy of what a turn said, and the readers of it."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -39,6 +40,7 @@ class TurnLog:
         "_waiting",
         "_watchers",
         "continues",
+        "first_taken",
         "frames",
         "mark",
         "outcome",
@@ -55,6 +57,8 @@ class TurnLog:
         self.size = 0
         self.outcome: Outcome | None = None
         self.readers: set[Reader] = set()
+        # When whoever asked for the turn began to read it, by the monotonic clock.
+        self.first_taken: float | None = None
         self._client: ClientName = client
         self._event_names = event_names
         self.continues: UIMessage | None = None
@@ -295,6 +299,7 @@ class Reader:
         if self._untaken is not None:
             self._untaken.cancel()
             self._untaken = None
+            self.log.first_taken = time.monotonic()
 
     def _end_of(self, limit: int, end: int) -> int:
         cursor, size = self.cursor, 0

@@ -1,0 +1,40 @@
+"""What `usechat serve` writes to its log, as lines for people or for programs."""
+
+import logging
+import time
+from typing import Any, Final
+
+import msgspec
+from uvicorn.config import LOGGING_CONFIG
+
+from usechat.cli.settings import LogFormat
+
+__all__ = ["JsonFormatter", "logging_config"]
+
+_LOGGERS: Final = {**LOGGING_CONFIG["loggers"], "usechat": {"handlers": ["default"], "level": "INFO"}}
+
+
+def logging_config(form: LogFormat) -> dict[str, Any]:
+    """The settings of the log, for `logging.config.dictConfig`."""
+    formatters = LOGGING_CONFIG["formatters"]
+    if form == "json":
+        formatters = {name: {"()": JsonFormatter} for name in formatters}
+    return {**LOGGING_CONFIG, "formatters": formatters, "loggers": _LOGGERS}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; what a record brings in `fields` stands beside its message."""
+
+    converter = time.gmtime
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
