@@ -5,20 +5,32 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from anthropic.types import MessageParam
+import pytest
 from hypothesis import given, settings
-from openai.types.chat import ChatCompletionMessageParam
 from pydantic import TypeAdapter
 
 from soak import draws
 from ui_messages import HISTORIES
 from usechat import UIMessage, to_anthropic, to_model_messages, to_openai
 
-OPENAI: Final = TypeAdapter(list[ChatCompletionMessageParam])
-ANTHROPIC: Final = TypeAdapter(list[MessageParam])
 MANY: Final = settings(max_examples=draws(150), deadline=None)
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+# The packages take seconds to import, which nobody should wait for who only collects the tests.
+@pytest.fixture(scope="module")
+def openai_types() -> TypeAdapter[Any]:
+    from openai.types.chat import ChatCompletionMessageParam
+
+    return TypeAdapter(list[ChatCompletionMessageParam])
+
+
+@pytest.fixture(scope="module")
+def anthropic_types() -> TypeAdapter[Any]:
+    from anthropic.types import MessageParam
+
+    return TypeAdapter(list[MessageParam])
 
 
 def whole(value: Any) -> Any:
@@ -45,10 +57,10 @@ def texts_of(content: list[dict[str, Any]]) -> list[str]:
 
 @MANY
 @given(HISTORIES)
-def test_openai_takes_every_history(history: list[UIMessage]) -> None:
+def test_openai_takes_every_history(openai_types: TypeAdapter[Any], history: list[UIMessage]) -> None:
     messages = to_openai(to_model_messages(history))
     # A field that is not in the types would be gone after the validation.
-    assert whole(OPENAI.validate_python(messages)) == messages
+    assert whole(openai_types.validate_python(messages)) == messages
     rest = list(messages)
     called = 0
     while rest:
@@ -70,10 +82,10 @@ def test_openai_takes_every_history(history: list[UIMessage]) -> None:
 
 @MANY
 @given(HISTORIES)
-def test_anthropic_takes_every_history(history: list[UIMessage]) -> None:
+def test_anthropic_takes_every_history(anthropic_types: TypeAdapter[Any], history: list[UIMessage]) -> None:
     body = to_anthropic(to_model_messages(history))
     messages = body["messages"]
-    assert whole(ANTHROPIC.validate_python(messages)) == messages
+    assert whole(anthropic_types.validate_python(messages)) == messages
     assert_said([body["system"]] if "system" in body else [])
     assert [message["role"] for message in messages] == [("user", "assistant")[n % 2] for n in range(len(messages))]
     open_calls: list[str] = []
