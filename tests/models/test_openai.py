@@ -74,6 +74,7 @@ def test_parallel_calls_are_one_message_and_their_results_follow() -> None:
             {"state": "output-denied", "approval": {"id": "a", "approved": False, "reason": "too wet"}},
             "The user refused this call. Their reason: too wet",
         ),
+        ({"state": "output-denied", "approval": {"id": "a", "approved": False}}, "The user refused this call."),
         ({"state": "output-denied"}, "Tool call execution denied."),
         ({"state": "output-available", "output": "dry"}, "dry"),
         ({"state": "output-available", "output": ""}, '""'),
@@ -169,7 +170,7 @@ def test_images_sounds_and_papers_are_shown(part: dict[str, Any], item: dict[str
         (file("text/plain", "data:text/plain,"), "[The file (text/plain) cannot be shown here.]"),
         (file("image/png", "/cat.png", filename="cat.png"), '[The file "cat.png" (image/png) cannot be shown here.]'),
         (file("image/heic", "data:image/heic;base64,AAAA"), "[The file (image/heic) cannot be shown here.]"),
-        (file("image/png", "data:image/png;base64,not base64"), "[The file (image/png) cannot be shown here.]"),
+        (file("image/png", "data:image/png;base64,iVBO*Rw0KGgo="), "[The file (image/png) cannot be shown here.]"),
         (
             file("video/mp4", "https://example.com/a.mp4"),
             "[The file (video/mp4) at https://example.com/a.mp4 cannot be shown here.]",

@@ -18,20 +18,21 @@ _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class Call(Struct):
-    """A tool call; `output` is its result as the SDK has it, and `refusal` the reason of a user who refused it."""
+    """A tool call; `output` is its result as the SDK has it, and `reason` that of a user who refused it."""
 
     id: str
     name: str
     input: dict[str, Any]
     output: dict[str, Any] | None = None
-    refusal: str | None = None
+    refused: bool = False
+    reason: str = ""
 
     @property
     def result(self) -> str:
         """The result as text, which is never empty: the API takes no call without one."""
         kind = self.output and self.output["type"]
-        if kind == "execution-denied" or (self.refusal is not None and kind not in ("text", "json")):
-            return f"{_REFUSED} Their reason: {self.refusal}" if self.refusal else _REFUSED
+        if kind == "execution-denied" or (self.refused and self.failed):
+            return f"{_REFUSED} Their reason: {self.reason}" if self.reason else _REFUSED
         if self.output is None:
             return _NO_RESULT
         value = self.output["value"]
@@ -39,7 +40,7 @@ class Call(Struct):
 
     @property
     def failed(self) -> bool:
-        return self.output is None or self.output["type"] not in ("text", "json")
+        return self.output is None or self.output["type"] in ("error-text", "error-json", "execution-denied")
 
 
 class Round(Struct):
@@ -101,9 +102,9 @@ class _Reader:
                 continue
             if item["type"] == "tool-result":
                 call.output = item["output"]
-                call.refusal = call.refusal or item["output"].get("reason")
-            elif not item["approved"]:
-                call.refusal = item.get("reason") or ""
+            else:
+                call.refused = not item["approved"]
+                call.reason = item.get("reason") or ""
 
 
 def _runs(content: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
