@@ -70,7 +70,9 @@ async function parse(ai, { chunks }) {
   return verdicts;
 }
 
-const operations = { read, loop, parse };
+const model = async (ai, { messages }) => ({ messages: json(await ai.convertToModelMessages(messages)) });
+
+const operations = { read, loop, parse, model };
 
 async function underEach(clients, run) {
   const results = {};
@@ -87,14 +89,15 @@ async function underEach(clients, run) {
   return results;
 }
 
-function check({ op, clients, sse, chunks }) {
+function check({ op, clients, sse, chunks, messages }) {
   const isText = value => typeof value === 'string';
   if (!Object.hasOwn(operations, op)) throw new Error(`unknown op ${JSON.stringify(op)}`);
   if (!Array.isArray(clients)) throw new Error('"clients" must be a list of versions');
-  if (op !== 'parse' && !isText(sse)) throw new Error('"sse" must be the text of a body');
+  if ((op === 'read' || op === 'loop') && !isText(sse)) throw new Error('"sse" must be the text of a body');
   if (op === 'parse' && !(Array.isArray(chunks) && chunks.every(isText))) {
     throw new Error('"chunks" must be a list of texts');
   }
+  if (op === 'model' && !Array.isArray(messages)) throw new Error('"messages" must be a list of messages');
 }
 
 async function answer(line) {

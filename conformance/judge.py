@@ -35,6 +35,10 @@ class Judge(Node):
         more = {} if continues is None else {"continues": continues}
         return self.request("loop", clients=list(clients), sse=body_of(stream), max=5, **more)["results"]
 
+    def model_messages(self, messages: Any, clients: Iterable[str]) -> dict[str, Any]:
+        """What `convertToModelMessages` of each client gives, in `messages`."""
+        return self.request("model", clients=list(clients), messages=messages)["results"]
+
 
 def body_of(stream: Iterable[Chunk] | str) -> str:
     if isinstance(stream, str):

@@ -140,3 +140,11 @@ test('bad requests and crashes are answered and the next request is served', asy
   const separator = await ask({ op: 'parse', clients: ['7.0.169'], chunks: ['{"type":"error","errorText":"\u2028"}'] });
   assert.deepEqual(separator, { results: { '7.0.169': [null] } });
 });
+
+test('model gives the messages that each client would give to a model', async () => {
+  const messages = [{ id: 'm', role: 'user', parts: [{ type: 'text', text: 'hi' }, { type: 'data-x', data: 1 }] }];
+  const { results } = await ask({ op: 'model', clients, messages });
+  const asked = { messages: [{ role: 'user', content: [{ type: 'text', text: 'hi' }] }] };
+  assert.deepEqual(results, Object.fromEntries(clients.map(version => [version, asked])));
+  assert.deepEqual(await ask({ op: 'model', clients }), { error: '"messages" must be a list of messages' });
+});

@@ -13,7 +13,9 @@ from usechat.errors import (
     RequestError,
     UsechatError,
 )
+from usechat.models import to_anthropic, to_openai
 from usechat.protocol import ChatRequest, MessageReader, MessageWriter, UIMessage, decode_chunk, encode_chunk
+from usechat.protocol.model_messages import to_model_messages
 from usechat.sources.plain import Reasoning, ToolCall, ToolError, ToolResult
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ __all__ = [
     "create_app",
     "decode_chunk",
     "encode_chunk",
+    "to_anthropic",
+    "to_model_messages",
+    "to_openai",
 ]
 
 # The server's packages are an extra, and nobody who needs only the protocol should wait for their import.

@@ -11,6 +11,7 @@ from msgspec import Struct
 from usechat.agents.writing import ChatWriter
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
+from usechat.protocol.model_messages import ModelMessage, to_model_messages
 from usechat.protocol.requests import Trigger
 from usechat.stores import StopReason
 from usechat.turns.output import Output
@@ -143,6 +144,13 @@ class Chat:
         if threading.get_ident() == self._thread:
             raise RuntimeError("read_history() is for agents in threads. Write `await chat.history()` here.")
         return asyncio.run_coroutine_threadsafe(self.history(), self._loop).result()
+
+    async def model_messages(self) -> list[ModelMessage]:
+        """All messages as the AI SDK's `convertToModelMessages` gives them, for `to_openai` and `to_anthropic`.
+
+        An agent in a thread writes `to_model_messages(chat.read_history())`.
+        """
+        return to_model_messages(await self.history())
 
     def hold(self) -> AbstractContextManager[None]:
         """Suspend the idle clock, for work of which nothing is shown: `with chat.hold(): …`, in the event loop."""

@@ -1,0 +1,6 @@
+"""What the APIs of models take, made of the messages for a model: `await chat.model_messages()`."""
+
+from usechat.models.anthropic import to_anthropic
+from usechat.models.openai import to_openai
+
+__all__ = ["to_anthropic", "to_openai"]
