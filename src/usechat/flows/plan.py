@@ -138,4 +138,4 @@ class Plan:
         try:
             return compiling()
         except ExpressionError as error:
-            raise self.flow.error(path, str(error), "Correct the expression (JSONata).") from error
+            raise self.flow.error(path, str(error), error.remedy) from error
