@@ -6,7 +6,8 @@ by another process, with limits, so that no value can make this one stand still.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
@@ -24,7 +25,6 @@ __all__ = [
     "Scope",
     "Template",
     "condition",
-    "object_template",
     "template",
 ]
 
@@ -36,11 +36,15 @@ _OPERATORS: Final = ("equals", "not", "and", "or")
 
 
 class ExpressionError(UsechatError):
-    """An expression that is wrong, or that failed over the values it was given."""
+    """An expression that is wrong, or that failed over the values it was given.
+
+    `place` is where it stands within the value or the tree that it was found in.
+    """
 
     def __init__(self, problem: str, *, remedy: str = "Correct the expression (JSONata).") -> None:
         super().__init__(problem)
         self.remedy = remedy
+        self.place = ""
 
 
 class Scope(Struct, frozen=True):
@@ -142,14 +146,15 @@ def template(value: Any, check: Check = _unchecked) -> Template:
             return _text(list(_pieces(value, check)))
         case dict():
             members = cast("dict[str, Any]", value).items()
-            return object_template({name: template(child, check) for name, child in members})
+            return _object({name: _member(f".{name}", child, check) for name, child in members})
         case list():
-            return _array([template(child, check) for child in cast("list[Any]", value)])
+            items = enumerate(cast("list[Any]", value))
+            return _array([_member(f"[{number}]", child, check) for number, child in items])
         case _:
             return _constant(value)
 
 
-def object_template(members: Mapping[str, Template]) -> Template:
+def _object(members: Mapping[str, Template]) -> Template:
     """Make the object of these members; one whose binding finds nothing is left out."""
 
     async def fill(scope: Scope) -> dict[str, Any]:
@@ -157,6 +162,20 @@ def object_template(members: Mapping[str, Template]) -> Template:
         return {name: value for name, value in found.items() if value is not UNSET}
 
     return fill
+
+
+def _member(step: str, value: Any, check: Check) -> Template:
+    with _at(step):
+        return template(value, check)
+
+
+@contextmanager
+def _at(step: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except ExpressionError as error:
+        error.place = step + error.place
+        raise
 
 
 def _array(items: list[Template]) -> Template:
@@ -245,13 +264,14 @@ def _copy(value: Any) -> Any:
 def _tree(when: Mapping[str, Any], check: Check) -> Condition:
     match when:
         case {"equals": {"var": str(var), "value": value}}:
-            return _equals(_checked(var, check), value)
+            with _at(".equals.var"):
+                return _equals(_checked(var, check), value)
         case {"not": inner}:
-            return _negated(_part(inner, check))
+            return _negated(_part(".not", inner, check))
         case {"and": [*items]}:
-            return _every([_part(item, check) for item in items])
+            return _every([_part(f".and[{number}]", item, check) for number, item in enumerate(items)])
         case {"or": [*items]}:
-            return _some([_part(item, check) for item in items])
+            return _some([_part(f".or[{number}]", item, check) for number, item in enumerate(items)])
         case _:
             raise _wrong_tree()
 
@@ -260,10 +280,11 @@ def _wrong_tree() -> ExpressionError:
     return ExpressionError("A condition is an expression, or one of equals {var, value}, not, and [], or [].")
 
 
-def _part(inner: Any, check: Check) -> Condition:
-    if inner is None:
-        raise ExpressionError("A condition within another one is empty.")
-    return condition(inner, check)
+def _part(step: str, inner: Any, check: Check) -> Condition:
+    with _at(step):
+        if inner is None:
+            raise ExpressionError("A condition within another one is empty.")
+        return condition(inner, check)
 
 
 async def _always(_scope: Scope) -> bool:

@@ -13,7 +13,7 @@ from usechat.flows.context import NodeFunction, as_json
 from usechat.flows.invocation import Done, Failed, Stopped
 from usechat.flows.journal import Journal
 from usechat.flows.node_runs import RESUME_MESSAGE, Ended, NodeRuns
-from usechat.flows.nodes import BUILT_IN
+from usechat.flows.nodes import BUILT_IN, check_nodes
 from usechat.flows.plan import Plan, PlannedNode
 from usechat.flows.scheduling import Command, Event, RunSnapshot, Schedule, skipped_output
 from usechat.flows.spec import Flow, read_flow
@@ -54,7 +54,7 @@ class FlowRuntime:
             raise ValueError("At least one node must be able to run.")
         self._plan = Plan(read_flow(flow))
         self._functions = {**BUILT_IN, **nodes}
-        _check_types(self._plan.flow, self._functions)
+        check_nodes(self._plan.flow, self._functions)
         if run_id is not None and store is None:
             raise FlowError("A run cannot be resumed without a store.", remedy="Give the store that has kept it.")
         self.unused = Unused()
@@ -297,11 +297,3 @@ class FlowRuntime:
         finally:
             # An error in the last of them does not undo the others.
             self._journal.emit(events)
-
-
-def _check_types(flow: Flow, functions: Mapping[str, NodeFunction]) -> None:
-    for number, node in enumerate(flow.nodes):
-        if node.type not in functions:
-            problem = f"There is no node type {node.type!r}."
-            remedy = f"Write one of {', '.join(sorted(functions))}, or register it."
-            raise flow.error(f"nodes[{number}].type", problem, remedy)
