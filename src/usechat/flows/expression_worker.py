@@ -274,29 +274,21 @@ def _substitute(dollar: re.Match[str], whole: str, groups: list[str]) -> str:
 
 def _json_text(value: Any, line: str) -> str:
     """The value as `JSON.stringify` writes it; `line` is what begins a line, if it is to have any."""
+    inner, colon = (f"{line}  ", ": ") if line else ("", ":")
     match value:
         case bool() | str() | None:
             return json.dumps(value, ensure_ascii=False)
         case int() | float():
             return _number_text(value)
         case dict():
-            inner = f"{line}  " if line else ""
-            colon = ": " if line else ":"
             members = cast("dict[str, Any]", value).items()
-            pairs = [f"{_json_text(name, '')}{colon}{_json_text(child, inner)}" for name, child in members]
-            return _bracketed("{", pairs, "}", line)
+            items = [f"{_json_text(name, '')}{colon}{_json_text(child, inner)}" for name, child in members]
+            return "{" + inner + f",{inner}".join(items) + line + "}" if items else "{}"
         case list():
-            inner = f"{line}  " if line else ""
-            return _bracketed("[", [_json_text(child, inner) for child in cast("list[Any]", value)], "]", line)
+            items = [_json_text(child, inner) for child in cast("list[Any]", value)]
+            return "[" + inner + f",{inner}".join(items) + line + "]" if items else "[]"
         case _:
             return "null" if value is _NULL else '""'
-
-
-def _bracketed(opening: str, items: list[str], closing: str, line: str) -> str:
-    if not items:
-        return opening + closing
-    inner = f"{line}  " if line else ""
-    return opening + inner + f",{inner}".join(items) + line + closing
 
 
 def _number_text(number: float) -> str:
