@@ -269,9 +269,9 @@ def _tree(when: Mapping[str, Any], check: Check) -> Condition:
         case {"not": inner}:
             return _negated(_part(".not", inner, check))
         case {"and": [*items]}:
-            return _every([_part(f".and[{number}]", item, check) for number, item in enumerate(items)])
+            return _decided([_part(f".and[{number}]", item, check) for number, item in enumerate(items)], by=False)
         case {"or": [*items]}:
-            return _some([_part(f".or[{number}]", item, check) for number, item in enumerate(items)])
+            return _decided([_part(f".or[{number}]", item, check) for number, item in enumerate(items)], by=True)
         case _:
             raise _wrong_tree()
 
@@ -313,24 +313,16 @@ def _negated(part: Condition) -> Condition:
     return negated
 
 
-def _every(parts: list[Condition]) -> Condition:
-    async def every(scope: Scope) -> bool:
+def _decided(parts: list[Condition], *, by: bool) -> Condition:
+    """Make the condition that the first part which is so decides; the opposite if none is."""
+
+    async def found(scope: Scope) -> bool:
         for part in parts:
-            if not await part(scope):
-                return False
-        return True
+            if await part(scope) is by:
+                return by
+        return not by
 
-    return every
-
-
-def _some(parts: list[Condition]) -> Condition:
-    async def some(scope: Scope) -> bool:
-        for part in parts:
-            if await part(scope):
-                return True
-        return False
-
-    return some
+    return found
 
 
 def _same(left: Any, right: Any) -> bool:
