@@ -92,7 +92,7 @@ async def test_the_agent_may_be_given_messages_of_both_kinds():
     ("value", "problem"),
     [
         ({"tone": "kind"}, "An agent node needs a prompt or messages in its input."),
-        ({"prompt": 7}, "An agent node needs a prompt or messages in its input."),
+        ({"prompt": "{{ 7 }}"}, "An agent node needs a prompt or messages in its input."),
         ({"prompt": "a", "messages": []}, "An agent node takes either a prompt or messages, not both."),
         ({"messages": ["a"]}, "A message of an agent node has a role, and a text as its content or parts."),
     ],

@@ -8,6 +8,8 @@ from msgspec import UNSET
 
 from usechat.flows.expressions import Expression, ExpressionError, Scope, condition, template
 
+pytestmark = pytest.mark.anyio
+
 NAMES: dict[str, Any] = {
     "flow": {"input": {"topic": "birds", "items": ["a", "b", "c"], "empty": "", "trick": "{{ state.secret }}"}},
     "state": {"secret": "s3cret", "count": 3, "zero": 0},
@@ -128,14 +130,14 @@ WRONG: list[str] = ["a +", "", "  ", "(a", "'open", "a b", "a && b", "a == b", "
 
 
 @pytest.mark.parametrize(("written", "filled"), BINDINGS)
-def test_a_binding_gives_what_the_original_gives(written: Any, filled: Any):
-    found = template(written)(SCOPE)
+async def test_a_binding_gives_what_the_original_gives(written: Any, filled: Any):
+    found = await template(written)(SCOPE)
     assert (found, type(found)) == (filled, type(filled))
 
 
 @pytest.mark.parametrize(("when", "holds"), CONDITIONS)
-def test_a_condition_holds_when_it_holds_in_the_original(when: Any, holds: bool):
-    assert condition(when)(SCOPE) is holds
+async def test_a_condition_holds_when_it_holds_in_the_original(when: Any, holds: bool):
+    assert await condition(when)(SCOPE) is holds
 
 
 @pytest.mark.parametrize("text", WRONG)
@@ -152,46 +154,39 @@ def test_a_tree_of_another_shape_is_refused(when: Any):
         condition(when)
 
 
-def test_a_value_is_never_run_as_an_expression():
+async def test_a_value_is_never_run_as_an_expression():
     scope = Scope({"value": "1 + 1", "state": {"secret": "s3cret"}})
     for trick in ("$eval(value)", "($e := $eval; $e(value))", "value ~> $eval"):
         with pytest.raises(ExpressionError, match="it would run a value as an expression"):
-            Expression(trick).evaluate(scope)
+            await Expression(trick).evaluate(scope)
 
 
-def test_an_expression_that_never_ends_is_ended():
-    began = time.monotonic()
-    with pytest.raises(ExpressionError, match="Evaluation timeout after 1000 milliseconds"):
-        Expression("($f := function($n) { $f($n + 1) }; $f(0))").evaluate(SCOPE)
-    assert time.monotonic() - began < 5
-
-
-def test_an_expression_that_recurses_too_deeply_is_ended():
+async def test_an_expression_that_recurses_too_deeply_is_ended():
     with pytest.raises(ExpressionError, match="Stack overflow"):
-        Expression("($f := function($n) { 1 + $f($n + 1) }; $f(0))").evaluate(SCOPE)
+        await Expression("($f := function($n) { 1 + $f($n + 1) }; $f(0))").evaluate(SCOPE)
     with pytest.raises(ExpressionError, match="nested too deeply"):
         Expression("(" * 2000 + "1" + ")" * 2000)
 
 
-def test_an_expression_that_gives_a_function_is_no_value():
+async def test_an_expression_that_gives_a_function_is_no_value():
     for text in ("$sum", "function($x) { $x }", "[$sum]"):
         with pytest.raises(ExpressionError, match="gives a function"):
-            Expression(text).evaluate(SCOPE)
+            await Expression(text).evaluate(SCOPE)
 
 
-def test_the_time_is_that_of_each_evaluation():
+async def test_the_time_is_that_of_each_evaluation():
     clock = Expression("$millis()")
-    Expression("1").evaluate(SCOPE)
-    first = clock.evaluate(SCOPE)
+    await Expression("1").evaluate(SCOPE)
+    first = await clock.evaluate(SCOPE)
     while time.time() * 1000 < first + 2:
         pass
-    assert clock.evaluate(SCOPE) > first
+    assert await clock.evaluate(SCOPE) > first
 
 
 @pytest.mark.parametrize("text", ["a^(x)", "$reverse(a)", "$append(a, 1)", "$sort(a.x)", "a ~> |$|{'x': 9}|", "a", "$"])
-def test_an_expression_leaves_the_values_as_they_were(text: str):
+async def test_an_expression_leaves_the_values_as_they_were(text: str):
     names = {"a": [{"x": 2}, {"x": 1}]}
-    found = Expression(text).evaluate(Scope(names))
+    found = await Expression(text).evaluate(Scope(names))
     (found["a"] if text == "$" else found).clear()
     assert names == {"a": [{"x": 2}, {"x": 1}]}
 

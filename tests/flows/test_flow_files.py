@@ -1,9 +1,13 @@
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from functools import partial, wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.play import Play, edge, flow, node
+from usechat.agents.chat import Chat
 from usechat.flows import (
     Edge,
     Flow,
@@ -14,6 +18,7 @@ from usechat.flows import (
     Node,
     Policy,
     Retry,
+    agent_node,
     load_flow,
     parse_flow,
 )
@@ -90,11 +95,10 @@ async def test_a_flow_runs_alike_from_a_file_from_structs_and_from_dicts():
 BAD: list[tuple[str, str, int, str, str]] = [
     ("id: writer", "id: topics", 11, "Two nodes have the id 'topics'.", "Give one of them another id."),
     ("id: writer", "id: state", 11, "Expressions know 'state' as something else.", "Give the node another id."),
-    ("    to: writer", "    to: printer", 17, "There is no node 'printer'.", "Name one of: topics, writer."),
+    ("    to: writer", "    to: printer", 17, "There is no node 'printer'.", "Did you mean 'writer'?"),
     ("from: topics", "from: nobody", 16, "There is no node 'nobody'.", "Name one of: topics, writer."),
     ("    type: echo\n", "", 11, "The field `type` is missing.", "Add it."),
     ("name: research\n", "", 1, "The field `name` is missing.", "Add it."),
-    ("    ui:", "    uj:", 10, "There is no field `uj` here.", "Correct its name or remove it."),
     ("timeoutMs: 1000", "timeoutMs: soon", 14, "Expected `int | null`, got `str`.", "Write a value of that kind;"),
     ("maxAttempts: 2", "maxAttempts: 0", 14, "Expected `int` >= 1.", "Write a value of that kind;"),
     ("id: writer", "id: 7", 11, "Expected `str`, got `int`.", "a text that looks like a number needs quotes."),
@@ -131,9 +135,43 @@ BAD: list[tuple[str, str, int, str, str]] = [
     (
         "input:\n      value",
         "input: &a\n      self: *a\n      value",
-        1,
-        "This is not YAML:",
-        "Write the flow as plain",
+        9,
+        "An alias stands within the value that it repeats.",
+        "Write it out.",
+    ),
+    ("On {{ topic }}", "On {{ topik }}", 13, "There is no node 'topik'.", "Did you mean 'topic'?"),
+    ('text: "On {{ topic }}"', "deep: [1, {a: '{{ nobody.x }}'}]", 13, "There is no node 'nobody'.", "Name one of:"),
+    ("var: topics.value", "var: topic.value", 18, "There is no node 'topic'.", "Did you mean 'topics'?"),
+    ("{{ topics.value }}", "{{ wrtr.value }}", 19, "There is no node 'wrtr'.", "Did you mean 'writer'?"),
+    ("    policy:", "    when: stat.rounds > 1\n    policy:", 14, "There is no node 'stat'.", "Did you mean 'state'?"),
+    (
+        "{{ flow.input.topic }}",
+        "{{ flow.topic }}",
+        9,
+        "`flow` has an `input`, and no 'topic'.",
+        "Write flow.input.topic",
+    ),
+    ('"On {{ topic }}"', "{{ topic.name }}", 13, "A binding stands here without quotes", 'Write "{{ topic.name }}".'),
+    (
+        '"On {{ topic }}"',
+        "{{ topic }} on",
+        13,
+        "A binding stands here without quotes.",
+        "Write the whole text in quotes.",
+    ),
+    (
+        '"On {{ topic }}"',
+        "On {{ topic }}",
+        13,
+        "A binding stands here without quotes.",
+        "Write the whole text in quotes.",
+    ),
+    (
+        "    to: writer\n",
+        "    to: writer\n    when: {{ a }}\n",
+        18,
+        "A binding stands here without",
+        'Write "{{ a }}".',
     ),
     ("name: research", "name: !!python/name:os.system", 1, "This is not YAML:", "Correct the indentation"),
     ("name: research", "name: a\0b", 1, "This is not YAML:", "Write the flow as plain YAML."),
@@ -151,12 +189,193 @@ def test_a_bad_flow_is_refused_with_file_line_and_remedy(old: str, new: str, lin
     assert str(caught.value) == f"research.yaml:{line}: {caught.value.problem} {caught.value.remedy}"
 
 
-def test_an_unknown_node_type_is_refused_before_the_run_with_its_line():
-    read = parse_flow(GOOD.replace("type: echo", "type: ecco"), file="research.yaml")
+def test_a_binding_in_a_long_input_is_found_at_its_own_line():
+    deep = "      more:\n        - one\n        - two: '{{ nobody }}'\n"
     with pytest.raises(FlowError) as caught:
-        FlowRuntime(read, {"mine": _nothing})
+        parse_flow(GOOD.replace("    ui:", f"{deep}    ui:"), file="research.yaml")
+    assert (caught.value.path, caught.value.line) == ("nodes[0].input.more[1].two", 12)
+
+
+def test_the_name_of_a_node_that_needs_backticks_is_told():
+    made = flow([node("my-node"), node("b", value={"x": "{{ my-node.x }}"})])
+    with pytest.raises(FlowError) as caught:
+        FlowRuntime(made, {})
     assert str(caught.value) == (
-        "research.yaml:12: There is no node type 'ecco'. Write one of constant, echo, mine, or register it."
+        "nodes[1].input.x: There is no node 'my'. Write `my-node`, with the backticks, if that is meant."
+    )
+
+
+def test_a_binding_may_name_what_is_bound_by_the_expression_or_by_the_run():
+    bindings = [
+        "{{ $iteration & item.name }}",
+        "{{ ($x := state.any; $map(item.list, function($v) { $v.price * $x })) }}",
+        "{{ item.list[price > 3].name }}",
+        "{{ $sum(item.list.(price * amount)) }}",
+        "{{ b.list@$v.(name) }}",
+        "{{ later.text }}",
+        "{{ $$.anything }}",
+        "{{ state.anything }}",
+        "{{ {'name': b.x, 'text': \"quoted\"} }}",
+    ]
+    nodes = [node("a", value={"all": bindings}), node("b"), node("later")]
+    loop = [edge("b", "a", forEach={"in": "{{ b.list }}", "as": "item"}), edge("a", "later")]
+    FlowRuntime(flow(nodes, loop), {})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("    ui:", "    uj:", "10: There is no field `uj` here, and it is not read; did you mean `ui`?"),
+        (
+            "timeoutMs",
+            "timeoutMS",
+            "14: There is no field `timeoutMS` here, and it is not read; did you mean `timeoutMs`?",
+        ),
+        (
+            "backoffMs",
+            "wait",
+            "14: There is no field `wait` here, and it is not read; there are maxAttempts, backoffMs.",
+        ),
+        ("version: 1", "author: me", "2: There is no field `author` here, and it is not read; there are name, nodes,"),
+        (
+            "value: []}",
+            "value: [], note: x}",
+            "18: There is no field `note` here, and it is not read; there are var, value.",
+        ),
+        (
+            "{not: {eq",
+            "{why: x, not: {eq",
+            "18: There is no field `why` here, and it is not read; there are equals, not,",
+        ),
+        ("On {{ topic }}", "On {{ state.round }}", "13: The state has no 'round' at first; did you mean 'rounds'?"),
+    ],
+)
+def test_what_may_be_a_mistake_is_logged_and_the_flow_is_read(
+    caplog: pytest.LogCaptureFixture, old: str, new: str, said: str
+):
+    assert GOOD.count(old) == 1
+    assert parse_flow(GOOD.replace(old, new), file="research.yaml").name == "research"
+    (logged,) = caplog.messages
+    assert logged.startswith(f"research.yaml:{said}")
+
+
+def test_a_good_flow_is_read_without_a_word(caplog: pytest.LogCaptureFixture):
+    parse_flow(GOOD)
+    assert caplog.messages == []
+
+
+def test_an_unknown_field_of_a_flow_in_python_is_logged_with_its_place(caplog: pytest.LogCaptureFixture):
+    FlowRuntime(flow([node("a", tipe="x")]), {})
+    assert caplog.messages == ["nodes[0].tipe: There is no field `tipe` here, and it is not read; did you mean `type`?"]
+
+
+def test_a_few_aliases_that_stand_for_billions_are_refused_at_once():
+    laughs = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    laughs += [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in pairwise("abcdefghi")]
+    with pytest.raises(FlowError) as caught:
+        parse_flow("\n".join(laughs), file="laughs.yaml")
+    assert str(caught.value) == (
+        "laughs.yaml:6: With what its aliases repeat, the file has more than 100,000 values. "
+        "Write less, or repeat less."
+    )
+
+
+def test_merged_aliases_that_stand_for_billions_are_refused_at_once():
+    merged = ["a: &a {k1: 1, k2: 2, k3: 3}"]
+    merged += [f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 9)}]}}" for old, new in pairwise("abcdefghi")]
+    with pytest.raises(FlowError, match="more than 100,000 values"):
+        parse_flow("\n".join(merged))
+
+
+async def _nothing(_context: Any, _value: dict[str, Any]) -> None:
+    return None
+
+
+async def _agent(chat: Chat) -> AsyncIterator[str]:
+    yield chat.text
+
+
+async def _answer(chat: Chat) -> str:
+    return chat.text
+
+
+def _plain(_context: Any, value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+def _sync_agent(chat: Chat) -> Iterator[str]:
+    yield chat.text
+
+
+def _handing_on(context: Any, value: dict[str, Any]) -> Awaitable[None]:
+    return _nothing(context, value)
+
+
+class _Node:
+    async def run(self, _context: Any, _value: dict[str, Any]) -> None:
+        return None
+
+    async def __call__(self, _context: Any, _value: dict[str, Any]) -> None:
+        return None
+
+    def plain(self, _context: Any, _value: dict[str, Any]) -> None:
+        return None
+
+
+AGENT = "Write agent_node(…) around it."
+ASYNC = "Write `async def`, or agent_node(…) around an agent."
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (_agent, f"a generator, as agents are. {AGENT}"),
+        (_sync_agent, f"a generator, as agents are. {AGENT}"),
+        (_plain, f"a plain function. {ASYNC}"),
+        (_Node().plain, f"a plain function. {ASYNC}"),
+        (
+            _answer,
+            "a function of other arguments. Let it take `(context, input)`, or write agent_node(…) around an agent.",
+        ),
+        (object(), "no function. Write agent_node(…) around an agent."),
+        (None, "There is no node type 'mime'. Did you mean 'mine'? Or register it."),
+    ],
+)
+def test_a_node_that_cannot_run_is_refused_before_the_run_with_its_line(function: Any, said: str):
+    kind = "mime" if function is None else "mine"
+    read = parse_flow(GOOD.replace("type: echo", f"type: {kind}"), file="research.yaml")
+    with pytest.raises(FlowError) as caught:
+        FlowRuntime(read, {"mine": function or _nothing})
+    about = "" if function is None else "The node type 'mine' is "
+    assert str(caught.value) == f"research.yaml:12: {about}{said}"
+
+
+def test_whatever_may_be_waited_for_is_a_node():
+    @wraps(_nothing)
+    def wrapped(*arguments: Any) -> Any:
+        return _nothing(*arguments)
+
+    made: list[Any] = [
+        _nothing,
+        _handing_on,
+        wrapped,
+        lambda context, value: _nothing(context, value),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        _Node(),
+        _Node().run,
+        partial(_nothing),
+        agent_node(_agent),
+    ]
+    for function in made:
+        FlowRuntime(flow([node("a", "mine")]), {"mine": function})
+
+
+@pytest.mark.parametrize("prompt", [42, 1.5, True, None, ["text"]])
+def test_a_prompt_that_is_no_text_is_refused_before_the_run(prompt: Any):
+    made = flow([node("a", value={"prompt": prompt}), node("b", "agent", {"prompt": prompt})])
+    with pytest.raises(FlowError) as caught:
+        FlowRuntime(made, {"agent": agent_node(_agent)})
+    assert str(caught.value) == (
+        f"nodes[1].input.prompt: The prompt of an agent is a text, and not {prompt!r}. Write it in quotes."
     )
 
 
@@ -211,7 +430,3 @@ def test_a_bad_flow_in_python_is_refused_with_its_place(made: Any, said: str):
 
 def test_a_cycle_whose_edge_has_a_cap_is_legal():
     Play(flow([node("a"), node("b")], [edge("a", "b"), edge("b", "a", maxIterations=2)]))
-
-
-async def _nothing(_context: Any, _value: dict[str, Any]) -> None:
-    return None

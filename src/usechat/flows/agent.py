@@ -14,6 +14,7 @@ from usechat.errors import AgentError
 from usechat.flows.agent_events import AgentEvents
 from usechat.flows.context import NodeContext, NodeFunction
 from usechat.flows.node_runs import RESUME_MESSAGE
+from usechat.flows.nodes import AgentFunction
 from usechat.flows.scheduling import Command
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
@@ -44,7 +45,7 @@ def agent_node(agent: object, mapper: _Mapping | None = None) -> NodeFunction:
     async def run(context: NodeContext, value: dict[str, Any]) -> dict[str, Any]:
         return await _AgentRun(found, mapper or found.mapper, context, value).run()
 
-    return run
+    return AgentFunction(run)
 
 
 class _AgentRun:

@@ -1,42 +1,50 @@
 """JSONata in flows: conditions (`when`) and bindings (`{{ … }}`).
 
 Expressions are the author's, values are anybody's. A value is only ever data here: what a binding gives is not looked
-at for bindings again, and `$eval`, which would run a value, is refused.
+at for bindings again, and `$eval`, which would run a value, is refused. What is more than a path of names is evaluated
+by another process, with limits, so that no value can make this one stand still.
 """
 
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
-from typing import Any, Final, NoReturn, TypeAlias, cast
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from usechat.errors import UsechatError
+from usechat.flows.parsing import Parsed, parse
+from usechat.flows.workers import WORKERS, WorkerError
 
 __all__ = [
+    "Check",
     "Condition",
     "Expression",
     "ExpressionError",
     "Scope",
     "Template",
     "condition",
-    "object_template",
     "template",
 ]
 
-# An expression blocks the event loop while it is evaluated, so it gets little time. JSONata looks at the clock between
-# its steps, not within a function of its own such as a regular expression.
-_TIMEOUT_MS: Final = 1_000
-_DEPTH: Final = 100
 _BINDING: Final = "{{"
 # From here on JavaScript writes a whole number with an exponent.
 _LONG: Final = 1e21
+_ELSEWHERE: Final = object()
+_OPERATORS: Final = ("equals", "not", "and", "or")
 
 
 class ExpressionError(UsechatError):
-    """An expression that is wrong, or that failed over the values it was given."""
+    """An expression that is wrong, or that failed over the values it was given.
+
+    `place` is where it stands within the value or the tree that it was found in.
+    """
+
+    def __init__(self, problem: str, *, remedy: str = "Correct the expression (JSONata).") -> None:
+        super().__init__(problem)
+        self.remedy = remedy
+        self.place = ""
 
 
 class Scope(Struct, frozen=True):
@@ -46,20 +54,14 @@ class Scope(Struct, frozen=True):
     variables: Mapping[str, Any] = {}
 
 
-Condition: TypeAlias = Callable[[Scope], bool]
-Template: TypeAlias = Callable[[Scope], Any]
+Condition: TypeAlias = Callable[[Scope], Awaitable[bool]]
+Template: TypeAlias = Callable[[Scope], Awaitable[Any]]
+Check: TypeAlias = Callable[[Parsed], None]
+"""Is given each expression while it is made ready, and raises an `ExpressionError` over one that cannot be meant."""
 
 
-def _import_jsonata() -> Any:
-    # Its import raises the recursion limit of the whole process tenfold, and with it how deep a stranger's JSON may go.
-    limit = sys.getrecursionlimit()
-    module = import_module("jsonata")
-    sys.setrecursionlimit(limit)
-    return module
-
-
-_jsonata: Final = _import_jsonata()
-_NULL: Final = import_module("jsonata.utils").Utils.NULL_VALUE
+def _unchecked(_parsed: Parsed) -> None:
+    pass
 
 
 class Expression:
@@ -70,49 +72,53 @@ class Expression:
             ExpressionError: it is wrong.
         """
         self.text = text
-        self._compile()
+        try:
+            self.parsed = parse(text)
+        except ValueError as error:
+            raise ExpressionError(str(error)) from error
 
-    def evaluate(self, scope: Scope) -> Any:
+    async def evaluate(self, scope: Scope) -> Any:
         """The value as a copy; UNSET for what is not there, which JSONata tells from null.
 
         Raises:
-            ExpressionError: it failed, or took too long.
+            ExpressionError: it failed, took too long, or needed too much memory.
         """
-        found = self._guard(lambda: self._compile().evaluate(scope.names, scope.variables))
-        return UNSET if found is None else self._json(found)
+        found = self._look_up(scope)
+        return await self._ask(scope) if found is _ELSEWHERE else found
 
-    def _compile(self) -> Any:
-        # A fresh one for each use: the library measures the time limit and `$now()` from here.
-        compiled = self._guard(lambda: _jsonata.Jsonata(self.text, timeout=_TIMEOUT_MS, stack=_DEPTH))
-        compiled.set_output_convert_nulls(False)
-        compiled.set_validate_input(False)
-        compiled.register_lambda("eval", _refuse_eval)
-        return compiled
+    def _look_up(self, scope: Scope) -> Any:
+        """The value, if that takes no more than to look it up."""
+        parsed = self.parsed
+        if parsed.literal is not UNSET:
+            return parsed.literal
+        if parsed.variable is not None and parsed.variable in scope.variables:
+            return _copy(scope.variables[parsed.variable])
+        if parsed.path is None:
+            return _ELSEWHERE
+        found: Any = scope.names
+        for name in parsed.path:
+            if isinstance(found, list):
+                # The rest of the path counts for each of them.
+                return _ELSEWHERE
+            if not isinstance(found, Mapping) or name not in found:
+                return UNSET
+            found = cast("Mapping[str, Any]", found)[name]
+        return _copy(found)
 
-    def _guard(self, step: Callable[[], Any]) -> Any:
+    async def _ask(self, scope: Scope) -> Any:
+        names = scope.names
+        if not self.parsed.whole:
+            names = {name: names[name] for name, _ in self.parsed.heads if name in names}
         try:
-            return step()
-        except ExpressionError:
-            raise
-        # Over some wrong expressions the library raises KeyError, TypeError or RecursionError of its own.
-        except Exception as error:
-            raise ExpressionError(f"The expression {self.text.strip()!r} failed: {_reason(error)}") from error
-
-    def _json(self, value: Any) -> Any:
-        match value:
-            case dict():
-                return {name: self._json(child) for name, child in cast("dict[str, Any]", value).items()}
-            case list():
-                return [self._json(child) for child in cast("list[Any]", value)]
-            case None | str() | int() | float():
-                return value
-            case _ if value is _NULL:
-                return None
-            case _:
-                raise ExpressionError(f"The expression {self.text.strip()!r} gives a function instead of a value.")
+            answer = await WORKERS.ask({"text": self.text, "names": names, "variables": scope.variables})
+        except WorkerError as error:
+            raise ExpressionError(f"The expression {self.text.strip()!r} {error}") from error
+        if "error" in answer:
+            raise ExpressionError(answer["error"])
+        return answer.get("value", UNSET)
 
 
-def condition(when: str | Mapping[str, Any] | None) -> Condition:
+def condition(when: str | Mapping[str, Any] | None, check: Check = _unchecked) -> Condition:
     """Make the condition that a `when` stands for; none at all is true.
 
     Raises:
@@ -120,26 +126,16 @@ def condition(when: str | Mapping[str, Any] | None) -> Condition:
     """
     match when:
         case None:
-            return lambda _scope: True
+            return _always
         case str():
-            expression = Expression(when)
-            return lambda scope: _truthy(expression.evaluate(scope))
-        case {"equals": {"var": str(var), "value": value, **rest}, **more} if not rest and not more:
-            return _equals(Expression(var), value)
-        case {"not": inner, **more} if not more:
-            negated = _part(inner)
-            return lambda scope: not negated(scope)
-        case {"and": [*items], **more} if not more:
-            every = [_part(item) for item in items]
-            return lambda scope: all(part(scope) for part in every)
-        case {"or": [*items], **more} if not more:
-            some = [_part(item) for item in items]
-            return lambda scope: any(part(scope) for part in some)
+            return _holds(_checked(when, check))
+        case dict() if sum(operator in when for operator in _OPERATORS) == 1:
+            return _tree(when, check)
         case _:
-            raise ExpressionError("A condition is an expression, or one of equals {var, value}, not, and [], or [].")
+            raise _wrong_tree()
 
 
-def template(value: Any) -> Template:
+def template(value: Any, check: Check = _unchecked) -> Template:
     """Make what fills the bindings in a value of the flow; it gives UNSET if the value is a binding that finds nothing.
 
     Raises:
@@ -147,22 +143,52 @@ def template(value: Any) -> Template:
     """
     match value:
         case str() if _BINDING in value:
-            return _text(list(_pieces(value)))
+            return _text(list(_pieces(value, check)))
         case dict():
-            return object_template({name: template(child) for name, child in cast("dict[str, Any]", value).items()})
+            members = cast("dict[str, Any]", value).items()
+            return _object({name: _member(f".{name}", child, check) for name, child in members})
         case list():
-            items = [template(child) for child in cast("list[Any]", value)]
-            return lambda scope: [None if (found := item(scope)) is UNSET else found for item in items]
+            items = enumerate(cast("list[Any]", value))
+            return _array([_member(f"[{number}]", child, check) for number, child in items])
         case _:
-            return lambda _scope: value
+            return _constant(value)
 
 
-def object_template(members: Mapping[str, Template]) -> Template:
+def _object(members: Mapping[str, Template]) -> Template:
     """Make the object of these members; one whose binding finds nothing is left out."""
 
-    def fill(scope: Scope) -> dict[str, Any]:
-        found = {name: member(scope) for name, member in members.items()}
+    async def fill(scope: Scope) -> dict[str, Any]:
+        found = {name: await member(scope) for name, member in members.items()}
         return {name: value for name, value in found.items() if value is not UNSET}
+
+    return fill
+
+
+def _member(step: str, value: Any, check: Check) -> Template:
+    with _at(step):
+        return template(value, check)
+
+
+@contextmanager
+def _at(step: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except ExpressionError as error:
+        error.place = step + error.place
+        raise
+
+
+def _array(items: list[Template]) -> Template:
+    async def fill(scope: Scope) -> list[Any]:
+        found = [await item(scope) for item in items]
+        return [None if value is UNSET else value for value in found]
+
+    return fill
+
+
+def _constant(value: Any) -> Template:
+    async def fill(_scope: Scope) -> Any:
+        return value
 
     return fill
 
@@ -172,12 +198,15 @@ def _text(pieces: list[str | Expression]) -> Template:
     around = "".join(piece for piece in pieces if isinstance(piece, str))
     if len(bindings) == 1 and not around.strip():
         return bindings[0].evaluate
-    return lambda scope: "".join(
-        piece if isinstance(piece, str) else _interpolated(piece.evaluate(scope)) for piece in pieces
-    )
+
+    async def fill(scope: Scope) -> str:
+        found = [piece if isinstance(piece, str) else _interpolated(await piece.evaluate(scope)) for piece in pieces]
+        return "".join(found)
+
+    return fill
 
 
-def _pieces(text: str) -> Iterator[str | Expression]:
+def _pieces(text: str, check: Check) -> Iterator[str | Expression]:
     while text:
         before, opened, rest = text.partition(_BINDING)
         if before:
@@ -189,6 +218,7 @@ def _pieces(text: str) -> Iterator[str | Expression]:
             yield opened + rest
             return
         expression, text = _first_binding(rest)
+        check(expression.parsed)
         yield expression
 
 
@@ -203,6 +233,12 @@ def _first_binding(text: str) -> tuple[Expression, str]:
     raise failures[0]
 
 
+def _checked(text: str, check: Check) -> Expression:
+    expression = Expression(text)
+    check(expression.parsed)
+    return expression
+
+
 def _interpolated(value: Any) -> str:
     match value:
         case None | UnsetType():
@@ -215,18 +251,78 @@ def _interpolated(value: Any) -> str:
             return msgspec.json.encode(value).decode()
 
 
-def _part(inner: Any) -> Condition:
-    if inner is None:
-        raise ExpressionError("A condition within another one is empty.")
-    return condition(inner)
+def _copy(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {name: _copy(child) for name, child in cast("Mapping[str, Any]", value).items()}
+        case list():
+            return [_copy(child) for child in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def _tree(when: Mapping[str, Any], check: Check) -> Condition:
+    match when:
+        case {"equals": {"var": str(var), "value": value}}:
+            with _at(".equals.var"):
+                return _equals(_checked(var, check), value)
+        case {"not": inner}:
+            return _negated(_part(".not", inner, check))
+        case {"and": [*items]}:
+            return _decided([_part(f".and[{number}]", item, check) for number, item in enumerate(items)], by=False)
+        case {"or": [*items]}:
+            return _decided([_part(f".or[{number}]", item, check) for number, item in enumerate(items)], by=True)
+        case _:
+            raise _wrong_tree()
+
+
+def _wrong_tree() -> ExpressionError:
+    return ExpressionError("A condition is an expression, or one of equals {var, value}, not, and [], or [].")
+
+
+def _part(step: str, inner: Any, check: Check) -> Condition:
+    with _at(step):
+        if inner is None:
+            raise ExpressionError("A condition within another one is empty.")
+        return condition(inner, check)
+
+
+async def _always(_scope: Scope) -> bool:
+    return True
+
+
+def _holds(expression: Expression) -> Condition:
+    async def holds(scope: Scope) -> bool:
+        return _truthy(await expression.evaluate(scope))
+
+    return holds
 
 
 def _equals(var: Expression, value: Any) -> Condition:
-    def equals(scope: Scope) -> bool:
-        found = var.evaluate(scope)
+    async def equals(scope: Scope) -> bool:
+        found = await var.evaluate(scope)
         return found is not UNSET and _same(found, value)
 
     return equals
+
+
+def _negated(part: Condition) -> Condition:
+    async def negated(scope: Scope) -> bool:
+        return not await part(scope)
+
+    return negated
+
+
+def _decided(parts: list[Condition], *, by: bool) -> Condition:
+    """Make the condition that the first part which is so decides; the opposite if none is."""
+
+    async def found(scope: Scope) -> bool:
+        for part in parts:
+            if await part(scope) is by:
+                return by
+        return not by
+
+    return found
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -245,11 +341,3 @@ def _same(left: Any, right: Any) -> bool:
 def _truthy(value: Any) -> bool:
     # As in JavaScript: an empty array or object is true.
     return isinstance(value, dict | list) or (value is not UNSET and bool(value))
-
-
-def _refuse_eval(*_: Any) -> NoReturn:
-    raise ExpressionError("$eval is not available in a flow: it would run a value as an expression.")
-
-
-def _reason(error: Exception) -> str:
-    return "it is nested too deeply." if isinstance(error, RecursionError) else f"{error}."

@@ -1,8 +1,10 @@
 """Flows from YAML files, with the line of each place for whoever has to mend one."""
 
+import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 import yaml
@@ -12,6 +14,12 @@ from usechat.flows.plan import Plan
 from usechat.flows.spec import Flow, FlowFile, line_of, read_flow
 
 __all__ = ["load_flow", "parse_flow"]
+
+# How many values a file may stand for, with those that its aliases repeat.
+_MOST: Final = 100_000
+_QUOTED: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""")
+
+_log = logging.getLogger("usechat")
 
 
 def load_flow(path: str | Path) -> Flow:
@@ -33,56 +41,99 @@ def parse_flow(text: str, *, file: str = "flow") -> Flow:
     """Read a flow from the text of a YAML file; `file` is how errors call it.
 
     Raises:
-        FlowError: it is not a flow, or not one that could run.
+        FlowError: it is not a flow, or not one that could run. What is only odd is logged.
     """
     lines: dict[str, int] = {"": 1}
     try:
-        flow = read_flow(_read_yaml(text, lines))
+        flow = read_flow(_read_yaml(text, lines), place=lambda path: f"{file}:{line_of(lines, path)}")
     except FlowError as error:
         line = error.line or line_of(lines, error.path)
         raise FlowError(error.problem, remedy=error.remedy, path=error.path, file=file, line=line) from error.__cause__
     members = {name: getattr(flow, name) for name in Flow.__struct_fields__}
     read = FlowFile(**members, file=file, lines=lines)
-    Plan(read)
+    for path, sentence in Plan(read).oddities:
+        _log.warning("%s:%d: %s", file, line_of(lines, path), sentence)
     return read
 
 
 def _read_yaml(text: str, lines: dict[str, int]) -> Any:
     try:
         # The types of the library do not say what these methods take and give.
-        loader = cast("Any", yaml.SafeLoader(text))
+        loader = cast("Any", _Loader(text))
         document = loader.get_single_node()
         if document is None:
             raise FlowError("The file is empty.", remedy="Write a flow: `name`, `nodes` and `edges`.")
-        lines.update(_places(document, ""))
+        lines.update(_places(document, "", text))
         # YAML knows dates and sets, JSON does not.
         return msgspec.to_builtins(loader.construct_document(document), str_keys=True)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = f"This is not YAML: {error.problem or error.context}."
-        line = mark.line + 1 if mark is not None else None
-        raise FlowError(problem, remedy="Correct the indentation, quotes or brackets there.", line=line) from error
+        raise _not_yaml(error, text.splitlines()) from error
     except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
         raise FlowError(f"This is not YAML: {error}.", remedy="Write the flow as plain YAML.") from error
 
 
-def _places(node: Any, path: str) -> Iterator[tuple[str, int]]:
+class _Loader(yaml.SafeLoader):
+    """Counts the values that the file stands for, since a few aliases of aliases stand for billions."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._count = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        # The types of the library do not say what these methods give.
+        loader = cast("Any", self)
+        alias, line = loader.check_event(yaml.AliasEvent), loader.peek_event().start_mark.line + 1
+        before = self._count
+        node = super().compose_node(parent, index)
+        if not alias:
+            self._count += 1
+            self._sizes[id(node)] = self._count - before
+        elif id(node) in self._sizes:
+            self._count += self._sizes[id(node)]
+        else:
+            raise FlowError("An alias stands within the value that it repeats.", remedy="Write it out.", line=line)
+        if self._count > _MOST:
+            problem = f"With what its aliases repeat, the file has more than {_MOST:,} values."
+            raise FlowError(problem, remedy="Write less, or repeat less.", line=line)
+        return node
+
+
+def _not_yaml(error: yaml.MarkedYAMLError, lines: list[str]) -> FlowError:
+    for mark in (error.problem_mark, error.context_mark):
+        if mark is not None and mark.line < len(lines) and "{{" in _QUOTED.sub("", lines[mark.line]):
+            return FlowError(
+                "A binding stands here without quotes.", remedy="Write the whole text in quotes.", line=mark.line + 1
+            )
+    mark = error.problem_mark or error.context_mark
+    problem = f"This is not YAML: {error.problem or error.context}."
+    line = mark.line + 1 if mark is not None else None
+    return FlowError(problem, remedy="Correct the indentation, quotes or brackets there.", line=line)
+
+
+def _places(node: Any, path: str, text: str) -> Iterator[tuple[str, int]]:
     """The line of each place in the document."""
     if isinstance(node, yaml.MappingNode):
-        yield from _members(node, path)
+        yield from _members(node, path, text)
     elif isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(cast("list[yaml.Node]", node.value)):
             yield f"{path}[{number}]", item.start_mark.line + 1
-            yield from _places(item, f"{path}[{number}]")
+            yield from _places(item, f"{path}[{number}]", text)
 
 
-def _members(node: yaml.MappingNode, path: str) -> Iterator[tuple[str, int]]:
+def _members(node: yaml.MappingNode, path: str, text: str) -> Iterator[tuple[str, int]]:
     names: set[str] = set()
     for key, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
         name, line = str(key.value), key.start_mark.line + 1
+        if isinstance(key, yaml.MappingNode):
+            # Braces within braces are an object as the name of another.
+            written = text[node.start_mark.index : node.end_mark.index]
+            problem = f"A binding stands here without quotes: {written}."
+            quote = "'" if '"' in written else '"'
+            raise FlowError(problem, remedy=f"Write {quote}{written}{quote}.", line=line)
         if name in names:
             raise FlowError(f"`{name}` stands here twice.", remedy="Remove one of the two.", line=line)
         names.add(name)
         child = f"{path}.{name}" if path else name
         yield child, line
-        yield from _places(value, child)
+        yield from _places(value, child, text)

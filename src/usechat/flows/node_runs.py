@@ -102,10 +102,10 @@ class NodeRuns:
     async def _run_items(self, node: PlannedNode, edge: PlannedEdge) -> Ended:
         self._interrupted.discard(node.node.id)
         iterations: list[dict[str, Any]] = []
-        items = self._schedule.items(edge)
+        items = await self._schedule.items(edge)
         for number, item in enumerate(items):
             scope = self._item_scope(edge, item, number, len(items))
-            if not self._schedule.wanted(node, scope):
+            if not await self._schedule.wanted(node, scope):
                 iterations.append({"item": item, "skipped": True})
                 continue
             ended = await self._invoke(node, str(uuid.uuid4()), scope, None)
@@ -144,7 +144,7 @@ class NodeRuns:
         self._invocations[run_id] = invocation
         self._emit({"type": "node:start", "nodeId": node.node.id, "runId": run_id})
         try:
-            outcome = await invocation.run(node.input(scope))
+            outcome = await invocation.run(await node.input(scope))
         except ExpressionError as error:
             outcome = Failed(str(error))
         finally:

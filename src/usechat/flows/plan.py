@@ -1,15 +1,17 @@
 """A flow made ready to run: checked as a whole, its edges sorted by node, its expressions compiled."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from msgspec import Struct
 
 from usechat.errors import FlowError
-from usechat.flows.expressions import Condition, ExpressionError, Template, condition, object_template, template
-from usechat.flows.spec import Edge, Flow, Node
+from usechat.flows.expressions import Check, Condition, ExpressionError, Template, condition, template
+from usechat.flows.parsing import Parsed
+from usechat.flows.spec import Edge, Flow, Node, nearest
 
 __all__ = ["Plan", "PlannedEdge", "PlannedNode"]
 
@@ -43,7 +45,10 @@ class PlannedNode(Struct, frozen=True):
 
 
 class Plan:
-    """The nodes of a flow by id, in the order of the file."""
+    """The nodes of a flow by id, in the order of the file.
+
+    `oddities` are paths, and what may be a mistake there.
+    """
 
     def __init__(self, flow: Flow) -> None:
         """Check the flow as a whole.
@@ -52,6 +57,7 @@ class Plan:
             FlowError: it could not run.
         """
         self.flow = flow
+        self.oddities: list[tuple[str, str]] = []
         self._check_nodes()
         self._check_edges()
         self._check_cycles()
@@ -76,7 +82,10 @@ class Plan:
             path = f"edges[{number}]"
             for name, end in (("from", edge.source), ("to", edge.target)):
                 if end not in ids:
-                    remedy = f"Name one of: {', '.join(sorted(ids)) or 'none yet'}."
+                    meant = nearest(end, ids)
+                    remedy = (
+                        f"Did you mean {meant!r}?" if meant else f"Name one of: {', '.join(sorted(ids)) or 'none yet'}."
+                    )
                     raise self.flow.error(f"{path}.{name}", f"There is no node {end!r}.", remedy)
             if edge.key in keys:
                 problem = f"Two edges are called {edge.key!r}."
@@ -104,26 +113,24 @@ class Plan:
 
     def _plan_edge(self, number: int, edge: Edge) -> PlannedEdge:
         path = f"edges[{number}]"
-        when = self._compiled(f"{path}.when", lambda: condition(edge.when))
+        when = self._compiled(f"{path}.when", lambda check: condition(edge.when, check))
         items = None
         if edge.for_each is not None:
             binding = edge.for_each.items
             if not (binding.strip().startswith("{{") and binding.strip().endswith("}}")):
                 problem = f"`in` must be a binding, but it is {binding!r}."
                 raise self.flow.error(f"{path}.forEach.in", problem, f"Write '{{{{ {binding} }}}}'.")
-            items = self._compiled(f"{path}.forEach.in", lambda: template(binding))
+            items = self._compiled(f"{path}.forEach.in", lambda check: template(binding, check))
         return PlannedEdge(edge, edge.key, path, when, items)
 
     def _plan_node(self, number: int, node: Node) -> PlannedNode:
         path = f"nodes[{number}]"
-        when = self._compiled(f"{path}.when", lambda: condition(node.when))
-        members = {name: self._member(f"{path}.input.{name}", value) for name, value in node.input.items()}
         incoming = [planned for planned in self.edges if planned.edge.target == node.id]
+        items = [planned.edge.for_each.name for planned in incoming if planned.edge.for_each]
+        when = self._compiled(f"{path}.when", lambda check: condition(node.when, check), *items)
+        filled = self._compiled(f"{path}.input", lambda check: template(node.input, check), *items)
         outgoing = [planned for planned in self.edges if planned.edge.source == node.id]
-        return PlannedNode(node, path, when, object_template(members), self._gate(incoming), incoming, outgoing)
-
-    def _member(self, path: str, value: Any) -> Template:
-        return self._compiled(path, lambda: template(value))
+        return PlannedNode(node, path, when, filled, self._gate(incoming), incoming, outgoing)
 
     def _gate(self, incoming: list[PlannedEdge]) -> Literal["any", "all"]:
         gate = None
@@ -134,8 +141,38 @@ class Plan:
                 raise self.flow.error(f"{planned.path}.gate", problem, "Give them the same `gate`.")
         return gate or "all"
 
-    def _compiled(self, path: str, compiling: Callable[[], _T]) -> _T:
+    def _compiled(self, path: str, compiling: Callable[[Check], _T], *items: str) -> _T:
+        """Make expressions ready, which may also name the `items` of a `forEach`."""
         try:
-            return compiling()
+            return compiling(lambda parsed: self._check_names(path, parsed, items))
         except ExpressionError as error:
-            raise self.flow.error(path, str(error), "Correct the expression (JSONata).") from error
+            raise self.flow.error(path + error.place, str(error), error.remedy) from error
+
+    def _check_names(self, path: str, parsed: Parsed, items: Iterable[str]) -> None:
+        ids = [*(node.id for node in self.flow.nodes), *items]
+        for name, inner in sorted(parsed.heads, key=str):
+            if name in ids:
+                continue
+            if name not in _TAKEN:
+                raise ExpressionError(f"There is no node {name!r}.", remedy=_remedy(name, ids))
+            if name == "flow" and inner not in (None, "input"):
+                remedy = f"Write flow.input.{inner} for what the run was given."
+                raise ExpressionError(f"`flow` has an `input`, and no {inner!r}.", remedy=remedy)
+            if name == "state" and inner is not None:
+                self._check_state(path, inner)
+
+    def _check_state(self, path: str, name: str) -> None:
+        initial = self.flow.state.initial if self.flow.state else {}
+        meant = nearest(name, initial, cutoff=0.8)
+        # A node may put there what it likes.
+        if name not in initial and meant is not None:
+            self.oddities.append((path, f"The state has no {name!r} at first; did you mean {meant!r}?"))
+
+
+def _remedy(name: str, ids: list[str]) -> str:
+    parts = [known for known in ids if not known.isidentifier() and name in re.split(r"\W+", known)]
+    if parts:
+        return f"Write `{parts[0]}`, with the backticks, if that is meant."
+    known = [*ids, *_TAKEN]
+    meant = nearest(name, known)
+    return f"Did you mean {meant!r}?" if meant else f"Name one of: {', '.join(sorted(known))}."

@@ -13,9 +13,9 @@ from usechat.flows.context import NodeFunction, as_json
 from usechat.flows.invocation import Done, Failed, Stopped
 from usechat.flows.journal import Journal
 from usechat.flows.node_runs import RESUME_MESSAGE, Ended, NodeRuns
-from usechat.flows.nodes import BUILT_IN
+from usechat.flows.nodes import BUILT_IN, check_nodes
 from usechat.flows.plan import Plan, PlannedNode
-from usechat.flows.scheduling import Command, Event, RunSnapshot, Schedule
+from usechat.flows.scheduling import Command, Event, RunSnapshot, Schedule, skipped_output
 from usechat.flows.spec import Flow, read_flow
 from usechat.flows.store import RunStore
 from usechat.turns.pump import Unused
@@ -54,7 +54,7 @@ class FlowRuntime:
             raise ValueError("At least one node must be able to run.")
         self._plan = Plan(read_flow(flow))
         self._functions = {**BUILT_IN, **nodes}
-        _check_types(self._plan.flow, self._functions)
+        check_nodes(self._plan.flow, self._functions)
         if run_id is not None and store is None:
             raise FlowError("A run cannot be resumed without a store.", remedy="Give the store that has kept it.")
         self.unused = Unused()
@@ -170,7 +170,7 @@ class FlowRuntime:
         tasks: dict[asyncio.Task[Ended], PlannedNode] = {}
         try:
             while True:
-                chosen = self._choose(self._concurrency - len(tasks))
+                chosen = await self._choose(self._concurrency - len(tasks))
                 # Before anything else happens it is stored which nodes are done, so that none of them runs again, and
                 # which are about to run.
                 self._save()
@@ -180,26 +180,29 @@ class FlowRuntime:
                     break
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in tasks if task.done()]:
-                    self._settle(tasks.pop(task), task.result())
+                    await self._settle(tasks.pop(task), task.result())
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         self._end()
 
-    def _choose(self, room: int) -> list[PlannedNode]:
+    async def _choose(self, room: int) -> list[PlannedNode]:
         """Take the next nodes that are ready, and skip those that are not to be run."""
         chosen: list[PlannedNode] = []
         while len(chosen) < room and not self._halted and not self._failed:
             node = self._schedule.ready()
             if node is None:
                 break
-            reason = self._schedule.skipped(node)
+            reason = await self._schedule.skipped(node)
+            decided = [] if reason is None else await self._schedule.decide(node, skipped_output(reason))
+            if self._halted:
+                break
             if reason is None:
                 self._run.node_status[node.node.id] = "running"
                 chosen.append(node)
             else:
-                self._emit_all(self._schedule.skip(node, reason))
+                self._emit_all(self._schedule.skip(node, reason, decided))
         return chosen
 
     def _end(self) -> None:
@@ -211,16 +214,18 @@ class FlowRuntime:
         status = "failed" if self._failed else "complete"
         self._emit({"type": "flow:complete", "flowName": self._plan.flow.name, "status": status})
 
-    def _settle(self, node: PlannedNode, ended: Ended) -> None:
+    async def _settle(self, node: PlannedNode, ended: Ended) -> None:
         name, told = node.node.id, [] if ended.event is None else [ended.event]
         match ended.outcome:
             case Done(output):
+                decided = await self._schedule.decide(node, output)
                 self._run.node_status[name] = "done"
                 self._run.outputs[name] = output
-                self._emit_all(told, self._schedule.leave(node))
+                self._emit_all(told, self._schedule.leave(node, decided))
             case Failed(error) if node.node.policy.continue_on_error:
+                decided = await self._schedule.decide(node, {"error": error})
                 self._note_failure(name, error)
-                self._emit_all(told, self._schedule.leave(node))
+                self._emit_all(told, self._schedule.leave(node, decided))
             case Failed(error):
                 self._note_failure(name, error)
                 self._emit_all(told)
@@ -292,11 +297,3 @@ class FlowRuntime:
         finally:
             # An error in the last of them does not undo the others.
             self._journal.emit(events)
-
-
-def _check_types(flow: Flow, functions: Mapping[str, NodeFunction]) -> None:
-    for number, node in enumerate(flow.nodes):
-        if node.type not in functions:
-            problem = f"There is no node type {node.type!r}."
-            remedy = f"Write one of {', '.join(sorted(functions))}, or register it."
-            raise flow.error(f"nodes[{number}].type", problem, remedy)

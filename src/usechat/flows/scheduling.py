@@ -9,7 +9,7 @@ from usechat.errors import FlowError
 from usechat.flows.expressions import ExpressionError, Scope
 from usechat.flows.plan import Plan, PlannedEdge, PlannedNode
 
-__all__ = ["Command", "Event", "RunSnapshot", "RunStatus", "Schedule"]
+__all__ = ["Command", "Event", "RunSnapshot", "RunStatus", "Schedule", "skipped_output"]
 
 Event: TypeAlias = dict[str, Any]
 Command: TypeAlias = dict[str, Any]
@@ -34,6 +34,11 @@ class RunSnapshot(Struct, kw_only=True, rename="camel"):
     loop_counters: dict[str, int] = {}
     inbox: list[Command] = []
     agent_sessions: dict[str, str] = {}
+
+
+def skipped_output(reason: Literal["edge", "when"]) -> dict[str, Any]:
+    """What stands for the output of a node that was not run."""
+    return {"skipped": True, "reason": reason}
 
 
 class Schedule:
@@ -61,7 +66,7 @@ class Schedule:
         names = {**self.run.outputs, "flow": {"input": self.run.input}, "state": self.run.state, **(extra or {})}
         return Scope(names, variables)
 
-    def skipped(self, node: PlannedNode) -> Literal["edge", "when"] | None:
+    async def skipped(self, node: PlannedNode) -> Literal["edge", "when"] | None:
         """Why the node is not to be run; None if it is. For a `forEach`, `when` is asked for each item instead.
 
         Raises:
@@ -72,18 +77,18 @@ class Schedule:
             return "edge"
         if node.gate == "any" and statuses and "fired" not in statuses:
             return "edge"
-        if self.for_each(node) is None and not self.wanted(node, self.scope()):
+        if self.for_each(node) is None and not await self.wanted(node, self.scope()):
             return "when"
         return None
 
-    def wanted(self, node: PlannedNode, scope: Scope) -> bool:
+    async def wanted(self, node: PlannedNode, scope: Scope) -> bool:
         """Whether the node's own condition holds.
 
         Raises:
             FlowError: the condition failed.
         """
         try:
-            return node.when(scope)
+            return await node.when(scope)
         except ExpressionError as error:
             raise self._failed(f"{node.path}.when", error) from error
 
@@ -99,7 +104,7 @@ class Schedule:
             raise self.plan.flow.error(found[1].path, problem, "Let their conditions exclude each other.")
         return found[0] if found else None
 
-    def items(self, planned: PlannedEdge) -> list[Any]:
+    async def items(self, planned: PlannedEdge) -> list[Any]:
         """What a `forEach` goes through.
 
         Raises:
@@ -107,7 +112,7 @@ class Schedule:
         """
         path = f"{planned.path}.forEach.in"
         try:
-            found = planned.items(self.scope()) if planned.items is not None else UNSET
+            found = await planned.items(self.scope()) if planned.items is not None else UNSET
         except ExpressionError as error:
             raise self._failed(path, error) from error
         if not isinstance(found, list):
@@ -115,26 +120,39 @@ class Schedule:
             raise self.plan.flow.error(path, f"forEach expects array at {planned.key}.", remedy)
         return cast("list[Any]", found)
 
-    def skip(self, node: PlannedNode, reason: Literal["edge", "when"]) -> Iterator[Event]:
+    async def decide(self, node: PlannedNode, output: Any) -> list[bool | FlowError]:
+        """Whether the edges that go out of the node fire after this output; the last may be why there are no more.
+
+        Conditions take time, and nothing changes meanwhile: what is decided is done by `skip` or `leave`.
+        """
+        scope = self.scope({node.node.id: output})
+        decided: list[bool | FlowError] = []
+        for planned in node.outgoing:
+            try:
+                decided.append(await planned.when(scope))
+            except ExpressionError as error:
+                return [*decided, self._failed(f"{planned.path}.when", error)]
+        return decided
+
+    def skip(
+        self, node: PlannedNode, reason: Literal["edge", "when"], decided: list[bool | FlowError]
+    ) -> Iterator[Event]:
         """Take the node as done without running it; what follows it is looked at all the same."""
         node_id = node.node.id
         self.run.node_status[node_id] = "done"
-        self.run.outputs[node_id] = {"skipped": True, "reason": reason}
+        self.run.outputs[node_id] = skipped_output(reason)
         yield {"type": "node:skipped", "nodeId": node_id, "reason": reason}
-        yield from self.leave(node)
+        yield from self.leave(node, decided)
 
-    def leave(self, node: PlannedNode) -> Iterator[Event]:
-        """Decide the edges that go out of a node that is over, and give the events of those that fire.
+    def leave(self, node: PlannedNode, decided: list[bool | FlowError]) -> Iterator[Event]:
+        """Fire the edges that go out of a node that is over, as was decided, and give their events.
 
         Raises:
             FlowError: a condition failed, or a loop has reached its cap.
         """
-        scope = self.scope()
-        for planned in node.outgoing:
-            try:
-                fires = planned.when(scope)
-            except ExpressionError as error:
-                raise self._failed(f"{planned.path}.when", error) from error
+        for planned, fires in zip(node.outgoing, decided, strict=False):
+            if isinstance(fires, FlowError):
+                raise fires
             self.run.edge_status[planned.key] = "fired" if fires else "skipped"
             if fires:
                 yield from self._fire(planned)

@@ -1,11 +1,13 @@
 """A flow as it is written: Open Harness's format, as Structs."""
 
+import logging
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, inspect
 
 from usechat.errors import FlowError
 
@@ -20,6 +22,7 @@ __all__ = [
     "Retry",
     "When",
     "line_of",
+    "nearest",
     "read_flow",
 ]
 
@@ -28,10 +31,14 @@ _Milliseconds: TypeAlias = Annotated[int, Meta(ge=0)]
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 When: TypeAlias = str | dict[str, Any]
 
-_FIELD: Final = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
+_FIELD: Final = re.compile(r"Object missing required field `(.*)`")
+# The names in a condition that is a tree.
+_TREE: Final[tuple[str, ...]] = ("equals", "not", "and", "or")
+
+_log = logging.getLogger("usechat")
 
 
-class _Written(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class _Written(Struct, frozen=True, kw_only=True, rename="camel"):
     pass
 
 
@@ -109,13 +116,28 @@ class FlowFile(Flow, frozen=True, kw_only=True):
         return FlowError(problem, remedy=remedy, path=path, file=self.file, line=line_of(self.lines, path))
 
 
-def read_flow(flow: Any) -> Flow:
+def read_flow(flow: Any, *, place: Callable[[str], str] = str) -> Flow:
     """Check the fields of a flow that was made in Python, as Structs or as JSON-shaped dicts.
 
+    One that is unknown is left out, as in the original, and logged; `place` says how to call its path.
+
     Raises:
-        FlowError: a field is missing, unknown, or of a wrong type.
+        FlowError: a field is missing, or of a wrong type.
     """
-    return flow if isinstance(flow, FlowFile) else _convert(msgspec.to_builtins(flow, str_keys=True))
+    if isinstance(flow, FlowFile):
+        return flow
+    data = msgspec.to_builtins(flow, str_keys=True)
+    read = _convert(data)
+    for path, name, known in _unknown(data, _FLOW, ""):
+        meant = nearest(name, known)
+        hint = f"did you mean `{meant}`?" if meant else f"there are {', '.join(known)}."
+        _log.warning("%s: There is no field `%s` here, and it is not read; %s", place(path), name, hint)
+    return read
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
+    """The known name that was probably meant."""
+    return next(iter(get_close_matches(name, list(known), 1, cutoff)), None)
 
 
 def _convert(data: Any) -> Flow:
@@ -127,14 +149,54 @@ def _convert(data: Any) -> Flow:
 
 
 def _explained(problem: str, path: str) -> FlowError:
-    wrong = _FIELD.fullmatch(problem)
-    if wrong is None:
-        remedy = "Write a value of that kind; a text that looks like a number needs quotes."
-        return FlowError(f"{problem}.", remedy=remedy, path=path)
-    if wrong[1] == "missing required":
-        return FlowError(f"The field `{wrong[2]}` is missing.", remedy="Add it.", path=path)
-    inside = f"{path}.{wrong[2]}" if path else wrong[2]
-    return FlowError(f"There is no field `{wrong[2]}` here.", remedy="Correct its name or remove it.", path=inside)
+    missing = _FIELD.fullmatch(problem)
+    if missing is not None:
+        return FlowError(f"The field `{missing[1]}` is missing.", remedy="Add it.", path=path)
+    remedy = "Write a value of that kind; a text that looks like a number needs quotes."
+    return FlowError(f"{problem}.", remedy=remedy, path=path)
+
+
+_FLOW: Final = inspect.type_info(Flow)
+_Unknown: TypeAlias = tuple[str, str, list[str]]
+
+
+def _unknown(data: Any, kind: inspect.Type, path: str) -> Iterator[_Unknown]:
+    """The path and the name of each field that is not known, and those that are."""
+    match kind:
+        case inspect.StructType():
+            fields = {known.encode_name: known.type for known in kind.fields}
+            for name, value in cast("dict[str, Any]", data).items():
+                child = f"{path}.{name}" if path else name
+                if name not in fields:
+                    yield child, name, list(fields)
+                elif name == "when":
+                    yield from _unknown_in_tree(value, child)
+                else:
+                    yield from _unknown(value, fields[name], child)
+        case inspect.ListType():
+            for number, item in enumerate(data):
+                yield from _unknown(item, kind.item_type, f"{path}[{number}]")
+        case inspect.UnionType() if isinstance(data, dict):
+            for one in kind.types:
+                yield from _unknown(cast("Any", data), one, path)
+        case _:
+            pass
+
+
+def _unknown_in_tree(when: Any, path: str) -> Iterator[_Unknown]:
+    if isinstance(when, list):
+        for number, item in enumerate(cast("list[Any]", when)):
+            yield from _unknown_in_tree(item, f"{path}[{number}]")
+    if not isinstance(when, dict):
+        return
+    for name, value in cast("dict[str, Any]", when).items():
+        if name not in _TREE:
+            yield f"{path}.{name}", name, list(_TREE)
+        elif name != "equals":
+            yield from _unknown_in_tree(value, f"{path}.{name}")
+        elif isinstance(value, dict):
+            for inner in set(cast("dict[str, Any]", value)) - {"var", "value"}:
+                yield f"{path}.equals.{inner}", inner, ["var", "value"]
 
 
 def line_of(lines: Mapping[str, int], path: str) -> int:
