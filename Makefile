@@ -20,6 +20,7 @@ test: setup
 	$(BIN)/ruff check .
 	@echo "usechat: types"
 	$(BIN)/basedpyright --warnings
+	$(BIN)/mypy --strict --cache-dir .venv/mypy tests/typing/program.py
 	@echo "usechat: layers"
 	$(BIN)/lint-imports --no-cache
 	@echo "usechat: the documents that are made from the tables"

@@ -1,6 +1,6 @@
 """What an agent writes with: the methods of `MessageWriter`, for any thread and at once."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -9,11 +9,13 @@ from usechat.turns.output import Output
 
 __all__ = ["ChatWriter"]
 
+_T = TypeVar("_T")
+
 
 class ChatWriter:
     """Writes to the turn's message. After the end of the turn its methods do nothing.
 
-    What is illegal where it is written raises `LocalProtocolError`.
+    What is illegal where it is written raises `LocalProtocolError`. What is None is left out.
     """
 
     __slots__ = ("_output",)
@@ -40,8 +42,8 @@ class ChatWriter:
         *,
         lane: str = "",
         dynamic: bool = False,
-        provider_executed: bool | UnsetType = UNSET,
-        title: str | UnsetType = UNSET,
+        provider_executed: bool | None = None,
+        title: str | None = None,
     ) -> None:
         """Begin a call whose input is streamed."""
         self._output.say(
@@ -50,8 +52,8 @@ class ChatWriter:
             name,
             lane=lane,
             dynamic=dynamic,
-            provider_executed=provider_executed,
-            title=title,
+            provider_executed=_or_unset(provider_executed),
+            title=_or_unset(title),
         )
 
     def tool_input_delta(self, call_id: str, delta: str) -> None:
@@ -66,8 +68,8 @@ class ChatWriter:
         *,
         lane: str = "",
         dynamic: bool = False,
-        provider_executed: bool | UnsetType = UNSET,
-        title: str | UnsetType = UNSET,
+        provider_executed: bool | None = None,
+        title: str | None = None,
     ) -> None:
         """The whole input of a call, whether its beginning was streamed or not."""
         self._output.say(
@@ -77,8 +79,8 @@ class ChatWriter:
             value,
             lane=lane,
             dynamic=dynamic,
-            provider_executed=provider_executed,
-            title=title,
+            provider_executed=_or_unset(provider_executed),
+            title=_or_unset(title),
         )
 
     def tool_input_error(
@@ -105,23 +107,25 @@ class ChatWriter:
         call_id: str,
         *,
         approval_id: str | None = None,
-        reason: str | UnsetType = UNSET,
-        signature: str | UnsetType = UNSET,
+        reason: str | None = None,
+        signature: str | None = None,
     ) -> None:
         """Ask the user whether the call may be carried out."""
         write = self._output.writer.approval_request
-        self._output.say(write, call_id, approval_id=approval_id, reason=reason, signature=signature)
+        self._output.say(
+            write, call_id, approval_id=approval_id, reason=_or_unset(reason), signature=_or_unset(signature)
+        )
 
-    def source_url(self, url: str, *, title: str | UnsetType = UNSET, source_id: str | None = None) -> None:
+    def source_url(self, url: str, *, title: str | None = None, source_id: str | None = None) -> None:
         """A page that the answer is taken from."""
-        self._output.say(self._output.writer.source_url, url, title=title, source_id=source_id)
+        self._output.say(self._output.writer.source_url, url, title=_or_unset(title), source_id=source_id)
 
     def source_document(
-        self, title: str, media_type: str, *, filename: str | UnsetType = UNSET, source_id: str | None = None
+        self, title: str, media_type: str, *, filename: str | None = None, source_id: str | None = None
     ) -> None:
         """A document that the answer is taken from."""
         write = self._output.writer.source_document
-        self._output.say(write, title, media_type, filename=filename, source_id=source_id)
+        self._output.say(write, title, media_type, filename=_or_unset(filename), source_id=source_id)
 
     def file(self, url: str, media_type: str) -> None:
         """A file, by its address or as a data URL."""
@@ -132,11 +136,11 @@ class ChatWriter:
         name: str,
         value: Any,
         *,
-        id: str | UnsetType = UNSET,  # noqa: A002
+        id: str | None = None,  # noqa: A002
         transient: bool = False,
     ) -> None:
         """Data of the app's own, as `data-<name>`; with an id it replaces the part that has the same one."""
-        self._output.say(self._output.writer.data, name, value, id=id, transient=transient)
+        self._output.say(self._output.writer.data, name, value, id=_or_unset(id), transient=transient)
 
     def metadata(self, value: Any) -> None:
         """Merge an object into the message's metadata."""
@@ -150,14 +154,18 @@ class ChatWriter:
         """Write a chunk as it is, with its values made plain."""
         self._output.say(self._output.writer.send, chunk)
 
-    def finish(self, reason: FinishReason = "stop", metadata: Any = UNSET) -> None:
+    def finish(self, reason: FinishReason = "stop", metadata: Any = None) -> None:
         """End the message; with `tool-calls`, calls that wait for the browser or for an approval stay open."""
-        self._output.say(self._output.writer.finish, reason, metadata)
+        self._output.say(self._output.writer.finish, reason, _or_unset(metadata))
 
-    def abort(self, reason: str | UnsetType = UNSET) -> None:
+    def abort(self, reason: str | None = None) -> None:
         """End the message because somebody stopped it."""
-        self._output.say(self._output.writer.abort, reason)
+        self._output.say(self._output.writer.abort, _or_unset(reason))
 
     def fail(self, error_text: str) -> None:
         """End the message with an error, whose text the user sees."""
         self._output.say(self._output.writer.fail, error_text)
+
+
+def _or_unset(value: _T | None) -> _T | UnsetType:
+    return UNSET if value is None else value

@@ -2,7 +2,7 @@
 
 from typing import Any, Final, TypeAlias, cast, get_args
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 
 from usechat.errors import AgentError, RemoteProtocolError
 from usechat.protocol.chunks import Chunk
@@ -23,7 +23,7 @@ class ToolCall(Struct, frozen=True):
     id: str
     name: str
     input: Any
-    title: str | UnsetType = UNSET
+    title: str | None = None
 
 
 class ToolResult(Struct, frozen=True):
@@ -64,7 +64,8 @@ class PlainMapper:
             case Reasoning():
                 return self._writer.reasoning(event.text)
             case ToolCall():
-                return self._writer.tool_input(event.id, event.name, event.input, title=event.title)
+                title = UNSET if event.title is None else event.title
+                return self._writer.tool_input(event.id, event.name, event.input, title=title)
             case ToolResult():
                 return self._writer.tool_output(event.id, event.output, preliminary=event.preliminary)
             case ToolError():

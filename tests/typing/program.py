@@ -1,0 +1,62 @@
+"""A program as a user writes it; `make test` has strict type checkers read it, with nothing but what is installed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from starlette.applications import Starlette
+
+from usechat import (
+    Chat,
+    Data,
+    Error,
+    File,
+    PlainEvent,
+    Reasoning,
+    SourceDocument,
+    SourceUrl,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    UIMessage,
+    create_app,
+    to_anthropic,
+    to_openai,
+)
+
+
+async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
+    messages: list[UIMessage] = await chat.history()
+    yield f"{len(messages)} messages, the last one: {messages[-1].text}"
+    yield Reasoning("Let me see.")
+    yield ToolCall("call-1", "weather", {"city": "Oslo"}, title="Weather")
+    yield ToolResult("call-1", {"degrees": 12})
+    yield ToolError("call-2", "No such city.")
+    yield Data("data-note", {"seen": True})
+    yield SourceUrl("source-1", "https://docs.example")
+    yield SourceDocument("source-2", "text/plain", "Notes")
+    yield File("data:,", "text/plain")
+    yield {"type": "data-own", "data": None}
+    chat.write.data("progress", {"done": 1}, id="p", transient=True)
+    chat.write.approval_request("call-1", reason="It costs money.")
+    for_a_model: list[dict[str, Any]] = await chat.model_messages()
+    chat.write.metadata({"openai": len(to_openai(for_a_model)), "anthropic": len(to_anthropic(for_a_model))})
+    for answer in chat.tool_results:
+        yield answer.tool
+    for approval in chat.approvals:
+        yield "yes" if approval.approved else approval.reason or "no"
+    if chat.user is None:
+        yield Error("Nobody is signed in.")
+    with chat.hold():
+        await asyncio.sleep(0)
+
+
+def sync_agent(chat: Chat) -> Iterator[PlainEvent]:
+    yield chat.text
+
+
+async def short_agent(chat: Chat) -> str:
+    return chat.text.upper()
+
+
+apps: list[Starlette] = [create_app(each, cors=["http://localhost:5173"]) for each in (agent, sync_agent, short_agent)]
