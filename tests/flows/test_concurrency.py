@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from flows.play import Play, edge, flow, node
-from usechat.flows import Event, FlowError, NodeContext
-from usechat.flows.context import without_state
+from usechat import Chat
+from usechat.flows import Event, FlowError, NodeContext, NodeFunction, agent_node, without_state
 
 pytestmark = pytest.mark.anyio
 
 
 def some_flow(seed: int) -> dict[str, Any]:
     """A flow with forks, joins, loops, conditions and expressions that name any node, in a natural order or in none."""
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311
     names = [f"n{number}" for number in range(chance.randint(2, 7))]
     has_state = chance.random() < 0.3
 
@@ -55,7 +55,7 @@ class Outcome:
     """All that happens in a run of the flow whose nodes take as long as the seed says."""
 
     def __init__(self, played: dict[str, Any], concurrency: int, seed: int) -> None:
-        self._chance = random.Random(seed)
+        self._chance = random.Random(seed)  # noqa: S311
         self._ran: dict[str, int] = {}
         self.together = 0
         self._now: set[str] = set()
@@ -126,3 +126,134 @@ async def test_any_flow_gives_the_same_with_one_node_at_a_time_and_with_many(
             assert await beside.told() == alone, (seed, concurrency)
             most = max(most, beside.together)
     assert most >= 2
+
+
+async def test_the_exit_of_a_loop_is_taken_once():
+    nodes = [node("draft", "work"), node("review"), node("publish", "note"), node("beside", "work")]
+    edges = [
+        edge("draft", "review"),
+        edge("review", "draft", when="draft.n < 3", maxIterations=5),
+        edge("review", "publish", when="draft.n >= 3"),
+    ]
+    play = Play(flow(nodes, edges), {"work": counted()}, concurrency=4)
+    await play.run()
+    assert [line for line in play.lines("node:", "edge:") if "publish" in line] == [
+        "edge:fire review->publish",
+        "node:start publish",
+        "node:complete publish",
+    ]
+
+
+def counted() -> NodeFunction:
+    times: dict[str, int] = {}
+
+    async def work(context: NodeContext, _value: dict[str, Any]) -> dict[str, int]:
+        times[context.node_id] = times.get(context.node_id, 0) + 1
+        await asyncio.sleep(0)
+        return {"n": times[context.node_id]}
+
+    return work
+
+
+async def test_the_rounds_of_loops_to_one_node_count_for_the_same_edge():
+    async def slow(_context: NodeContext, _value: dict[str, Any]) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    nodes = [node("plan"), node("a", "slow"), node("b"), node("judge", "work")]
+    edges = [edge("plan", "a"), edge("plan", "b")]
+    edges += [edge(name, "judge", id=name, maxIterations=9) for name in "ab"]
+    edges.append(edge("judge", "plan", id="again", when="judge.n < 3", maxIterations=9))
+    for concurrency in (1, 2):
+        play = Play(flow(nodes, edges), {"slow": slow, "work": counted()}, concurrency=concurrency)
+        counters = (await play.run()).loop_counters
+        assert {name: counters[name] for name in ("a", "b", "again")} == {"a": 2, "b": 0, "again": 2}
+
+
+async def starts_together(played: dict[str, Any], nodes: dict[str, NodeFunction] | None = None) -> list[list[str]]:
+    """Which nodes start before any other one has ended, one group after the other."""
+    play = Play(played, {"work": counted(), **(nodes or {})}, concurrency=9)
+    await play.run()
+    groups: list[list[str]] = [[]]
+    for event in play.events:
+        if event["type"] == "node:start":
+            groups[-1].append(event["nodeId"])
+        elif event["type"] == "node:complete" and groups[-1]:
+            groups.append([])
+    return [group for group in groups if group]
+
+
+async def test_independent_nodes_run_together_in_every_round_of_a_loop():
+    fork = [edge("plan", "a"), edge("plan", "b"), edge("a", "judge"), edge("b", "judge")]
+    again = edge("judge", "plan", when="judge.n < 3", maxIterations=5)
+    played = flow([node(name, "work") for name in ("plan", "a", "b", "judge")], [*fork, again])
+    assert await starts_together(played) == [["plan"], ["a", "b"], ["judge"]] * 3
+
+
+async def test_a_chain_goes_on_beside_a_node_that_takes_its_time():
+    last = asyncio.Event()
+
+    async def slow(_context: NodeContext, _value: dict[str, Any]) -> None:
+        async with asyncio.timeout(5):
+            await last.wait()
+
+    async def ends(_context: NodeContext, _value: dict[str, Any]) -> None:
+        last.set()
+
+    nodes = [node("slow", "slow"), node("a"), node("b"), node("c", "ends")]
+    play = Play(flow(nodes, [edge("a", "b"), edge("b", "c")]), {"slow": slow, "ends": ends}, concurrency=2)
+    assert (await play.run()).status == "complete"
+
+
+@pytest.mark.parametrize(
+    ("expression", "together"),
+    [
+        ("flow.input.a", True),
+        ("c.a & 'x'", True),
+        ("$a", True),
+        ("2 * 3 % 2", True),
+        ("c[n > 1].*", True),
+        ("a.n", False),
+        ("c & a.n", False),
+        ("`a`.n", False),
+        ('"a".n', False),
+        ("(a).n", False),
+        ("$$.a", False),
+        ("$.a", False),
+        ("$count(*)", False),
+        ("$count(**)", False),
+        ("c.%.a", False),
+        ("c@$c.a", False),
+        ("1 in *", False),
+    ],
+)
+async def test_a_node_whose_expression_may_name_another_one_waits_for_it(expression: str, *, together: bool):
+    expected = [["a", "b"]] if together else [["a"], ["b"]]
+    for found in (
+        flow([node("a", "work"), node("b", value={"x": f"A name: {{{{ {expression} }}}}."})]),
+        flow([node("a", "work"), node("b", value={"x": [{"y": f"{{{{ {expression} }}}}"}]})]),
+        flow([node("a", "work"), node("b", when=f"$type([{expression}]) = 'array'")]),
+        flow([node("a", "work"), node("b"), node("d", when="false")], [edge("b", "d", when=f"$exists({expression})")]),
+        flow([node("a", "work"), node("b", when={"not": {"equals": {"var": expression, "value": []}}})]),
+    ):
+        assert (await starts_together(found))[:2] == expected, found
+
+
+async def test_a_node_whose_items_name_another_one_waits_for_it():
+    each = edge("c", "b", forEach={"in": "{{ [a.n] }}", "as": "item"})
+    assert await starts_together(flow([node("c"), node("a", "work"), node("b")], [each])) == [["c", "a"], ["b"]]
+
+
+async def talk(_chat: Chat) -> str:
+    return "Hi"
+
+
+@pytest.mark.parametrize("more", [{"state": {"initial": {}}}, {}])
+async def test_functions_that_may_share_a_state_run_one_after_the_other(more: dict[str, Any]):
+    nodes = [node("a", "work"), node("b", "work"), node("c", "alone"), node("d", "talk", {"prompt": "Hi"})]
+    alone: dict[str, NodeFunction] = {"alone": without_state(counted()), "talk": agent_node(talk)}
+    assert await starts_together(flow(nodes), alone) == [["a", "b", "c", "d"]]
+    reader = node("e", value={"x": "{{ state.x }}"})
+    groups = await starts_together(flow([*nodes, reader], **more), alone)
+    assert [group for group in groups if len({"a", "b", "e"} & set(group)) > 1] == []
+    assert groups[0] == ["a", "c", "d"]

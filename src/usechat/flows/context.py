@@ -162,8 +162,8 @@ class State:
         if patch.get("op") == "set":
             self.set(path, value)
             return
-        old: Any = self.get(path)
-        merged: dict[str, Any] = old if isinstance(old, dict) else {}
+        old = self.get(path)
+        merged = cast("dict[str, Any]", old) if isinstance(old, dict) else {}
         match value:
             case dict():
                 merged.update(cast("dict[str, Any]", value))

@@ -30,8 +30,8 @@ class Ended(Struct, frozen=True):
 class NodeRuns:
     """Runs the nodes of one schedule, once or for each item; `halting` asks whether to begin another one.
 
-    `interrupted` are the nodes that were running when an earlier run ended, and did not run again yet; `run_ids` has the
-    last run id of each node that is not over.
+    `interrupted` are the nodes that were running when an earlier run ended, and that did not run again yet; `run_ids`
+    has the last run id of each node that is not over.
     """
 
     def __init__(

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from usechat.flows.plan import Plan, PlannedNode
 
 __all__ = ["Overlap"]
+
+_Nested: TypeAlias = dict[str, Any] | list[Any]
 
 # The first name of each path in an expression. What stands after a dot is a field, unless one of the next comes before.
 _NAME: Final = re.compile(r"(?<![\w.$])(?:`([^`]*)`|([^\W\d]\w*))")
@@ -17,11 +19,11 @@ _ANY_NAME: Final = re.compile(r"\$(?!\w)|\*\*|@|\.\s*%|(?:^|\b(?:and|or|in)\b|[^
 class Overlap:
     """Tells of two nodes, both of which could run now, whether they may run at the same time.
 
-    With one node at a time, the first of the file that is ready is next. Until both of the two have run, only nodes that
-    stand before the later one can come between: those that the two lead to, by edges from one to the next of such
-    nodes. If nothing on the one side clashes with anything on the other, either order gives the same result. Two nodes
-    clash if an edge connects them, an expression of one names the other, or both change how often a loop was
-    gone through. In a flow with a state, functions that use the state clash with each other and with
+    With one node at a time, the first node of the file that is ready is next. So until both of the two have run, only
+    nodes that stand before the later one come between: those that one of the two leads to, by way of such nodes. If
+    nothing on the one side clashes with anything on the other, either order gives the same result. Two nodes clash if
+    an edge connects them, if an expression of one names the other, or if both lead to the target of a loop, whose
+    rounds count for the first. In a flow with a state, functions that use it clash with each other and with
     expressions that read it.
     """
 
@@ -32,36 +34,49 @@ class Overlap:
         self._targets = {name: [edge.edge.target for edge in plan.nodes[name].outgoing] for name in names}
         texts = {name: list(_expressions(node)) for name, node in plan.nodes.items()}
         reads = {name: _names(texts[name]) if _is_plain(texts[name]) else {*names, "state"} for name in names}
-        self._clashes = {name: {name, *self._targets[name], *reads[name]} for name in names}
-        for node in plan.nodes.values():
+        self._clashes: dict[str, set[str]] = {name: set() for name in names}
+        for name, node in plan.nodes.items():
+            sources = [edge.edge.source for edge in node.incoming]
+            self._add_clashes(name, [*sources, *(read for read in reads[name] if read in self._place)])
             if any(edge.loops for edge in node.incoming):
-                for edge in node.incoming:
-                    self._clashes[edge.edge.source].update(other.edge.source for other in node.incoming)
+                for source in sources:
+                    self._add_clashes(source, sources)
         has_state = plan.flow.state is not None or any("state" in _names(text) for text in texts.values())
         self._functions = {name for name in names if has_state and uses_state(plan.nodes[name].node.type)}
-        self._readers = {name for name in names if has_state and "state" in reads[name]}
+        self._users = self._functions | {name for name in names if has_state and "state" in reads[name]}
+        self._after: dict[str, set[str]] = {}
         self._known: dict[tuple[str, str], bool] = {}
 
     def may_overlap(self, one: str, other: str) -> bool:
-        if (one, other) not in self._known:
-            last = max(self._place[one], self._place[other])
-            left, right = self._following(one, last), self._following(other, last)
-            self._known[one, other] = not (self._clash(left, right) or self._clash(right, left))
-        return self._known[one, other]
+        earlier, later = sorted((one, other), key=self._place.__getitem__)
+        if (earlier, later) not in self._known:
+            last = self._place[later]
+            if later not in self._after:
+                self._after[later] = set(self._following(later, last))
+            beside = self._after[later]
+            self._known[earlier, later] = not any(self._clash(name, beside) for name in self._following(earlier, last))
+        return self._known[earlier, later]
 
-    def _following(self, name: str, last: int) -> set[str]:
+    def _add_clashes(self, name: str, others: list[str]) -> None:
+        for other in others:
+            self._clashes[name].add(other)
+            self._clashes[other].add(name)
+
+    def _following(self, name: str, last: int) -> Iterator[str]:
         """The node, and all that it leads to by way of nodes that do not stand after the last."""
         found, unseen = {name}, [name]
         while unseen:
+            yield unseen[-1]
             new = {target for target in self._targets[unseen.pop()] if self._place[target] <= last} - found
             found |= new
             unseen += new
-        return found
 
-    def _clash(self, some: set[str], others: set[str]) -> bool:
-        if some & self._functions and others & (self._functions | self._readers):
+    def _clash(self, name: str, others: set[str]) -> bool:
+        if name in others or not self._clashes[name].isdisjoint(others):
             return True
-        return any(self._clashes[name] & others for name in some)
+        if name in self._functions:
+            return not others.isdisjoint(self._users)
+        return name in self._users and not others.isdisjoint(self._functions)
 
 
 def _expressions(node: PlannedNode) -> Iterator[str]:
@@ -89,7 +104,7 @@ def _conditions(when: Any) -> Iterator[str]:
         case {"equals": {"var": str(var)}}:
             yield var
         case dict() | list():
-            yield from _each(when, _conditions)
+            yield from _each(cast("_Nested", when), _conditions)
         case _:
             pass
 
@@ -100,12 +115,11 @@ def _bindings(value: Any) -> Iterator[str]:
             for opened in value.split("{{")[1:]:
                 yield opened.rpartition("}}")[0] or opened
         case dict() | list():
-            yield from _each(value, _bindings)
+            yield from _each(cast("_Nested", value), _bindings)
         case _:
             pass
 
 
-def _each(value: dict[str, Any] | list[Any], texts: Callable[[Any], Iterator[str]]) -> Iterator[str]:
-    children = value.values() if isinstance(value, dict) else cast("list[Any]", value)
-    for child in children:
+def _each(value: _Nested, texts: Callable[[Any], Iterator[str]]) -> Iterator[str]:
+    for child in value.values() if isinstance(value, dict) else value:
         yield from texts(child)
