@@ -250,10 +250,11 @@ async def talk(_chat: Chat) -> str:
 
 @pytest.mark.parametrize("more", [{"state": {"initial": {}}}, {}])
 async def test_functions_that_may_share_a_state_run_one_after_the_other(more: dict[str, Any]):
-    nodes = [node("a", "work"), node("b", "work"), node("c", "alone"), node("d", "talk", {"prompt": "Hi"})]
+    apart = [node("c", "alone"), node("d", "talk", {"prompt": "Hi"}), node("e"), node("f", "constant")]
     alone: dict[str, NodeFunction] = {"alone": without_state(counted()), "talk": agent_node(talk)}
-    assert await starts_together(flow(nodes), alone) == [["a", "b", "c", "d"]]
-    reader = node("e", value={"x": "{{ state.x }}"})
-    groups = await starts_together(flow([*nodes, reader], **more), alone)
-    assert [group for group in groups if len({"a", "b", "e"} & set(group)) > 1] == []
-    assert groups[0] == ["a", "c", "d"]
+    functions, reader = [node("a", "work"), node("b", "work")], node("r", value={"x": "{{ state.x }}"})
+    assert (await starts_together(flow([*functions, *apart]), alone)) == [[*"abcdef"]]
+    for nodes, first in (([*functions, reader], "a"), ([reader, *functions], "r")):
+        groups = await starts_together(flow([*nodes, *apart], **more), alone)
+        assert groups[0] == [first, *"cdef"]
+        assert sorted(groups[1:]) == [[name] for name in "abr" if name != first]

@@ -72,7 +72,7 @@ class Overlap:
             unseen += new
 
     def _clash(self, name: str, others: set[str]) -> bool:
-        if name in others or not self._clashes[name].isdisjoint(others):
+        if not self._clashes[name].isdisjoint(others):
             return True
         if name in self._functions:
             return not others.isdisjoint(self._users)
