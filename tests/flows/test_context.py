@@ -1,4 +1,5 @@
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,33 @@ def test_a_patch_sets_or_merges():
     state.patch({"op": "set", "path": "x.y", "value": 3})
     state.patch({"op": "merge", "path": "", "value": {"z": 4}})
     assert state.snapshot() == {"a": {"b": 1, "c": 2}, "n": {"c": 2}, "x": {"y": 3}, "z": 4}
+
+
+@pytest.mark.parametrize("path", ["a", ""])
+@pytest.mark.parametrize(
+    ("value", "added"),
+    [("text", {}), (7, {}), (None, {}), (True, {}), ([], {}), (["x", "y"], {"0": "x", "1": "y"}), ({"c": 1}, {"c": 1})],
+)
+def test_to_merge_what_is_no_object_adds_what_it_has_as_in_the_original(path: str, value: Any, added: dict[str, Any]):
+    state = State({"a": {"b": 1}} if path else {"b": 1})
+    state.patch({"op": "merge", "path": path, "value": value})
+    assert state.get(path) == {"b": 1, **added}
+
+
+@pytest.mark.parametrize("old", ["text", 7, None, [1]])
+def test_to_merge_into_what_is_no_object_makes_it_one(old: Any):
+    state = State({"a": old})
+    state.patch({"op": "merge", "path": "a", "value": {"b": 1}})
+    state.patch({"op": "merge", "path": "new", "value": "text"})
+    assert state.snapshot() == {"a": {"b": 1}, "new": {}}
+
+
+def test_a_patch_that_lacks_its_fields_merges_into_the_whole():
+    state = State({"a": 1})
+    state.patch({"value": {"b": 2}})
+    state.patch({})
+    state.patch({"op": "set", "path": "a"})
+    assert state.snapshot() == {"a": None, "b": 2}
 
 
 def test_what_the_state_gives_is_a_copy():

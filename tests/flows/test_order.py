@@ -263,6 +263,26 @@ async def test_a_node_emits_what_it_likes_and_its_ids_are_filled_in():
     assert (event["type"], event["nodeId"], event["runId"]) == ("state:patch", "a", play.events[1]["runId"])
 
 
+async def test_what_only_the_runtime_tells_is_not_told_by_a_node(caplog: pytest.LogCaptureFixture):
+    own = ["flow:complete", "flow:paused", "flow:aborted", "node:complete", "edge:fire", "loop:iterate", "runtime:lost"]
+
+    async def forge(context: NodeContext, _value: dict[str, Any]) -> None:
+        for kind in [*own, "command:received", "flow:complete"]:
+            context.emit({"type": kind, "flowName": "played", "status": "complete", "command": {}})
+        context.emit({"type": "flowers", "content": "!"})
+        context.emit({"type": 7})
+
+    play = Play(flow([node("a", "forge"), node("b")], [edge("a", "b")]), {"forge": forge})
+    await play.run()
+    assert [event["type"] for event in play.events] == [
+        *["flow:start", "node:start", "flowers", 7, "node:complete"],
+        *["edge:fire", "node:start", "node:complete", "flow:complete"],
+    ]
+    told = [f"Only the runtime tells of {kind!r}; a node did." for kind in [*own, "command:received"]]
+    assert (list(play.runtime.unused.counts), play.runtime.unused.counts.total()) == (told, 9)
+    assert [record.message for record in caplog.records] == told
+
+
 async def test_what_a_node_emits_after_its_end_is_dropped():
     kept: list[NodeContext] = []
 

@@ -5,6 +5,7 @@ import contextlib
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from flows.play import Play, edge, flow, node
 from usechat.flows import FlowError, NodeContext
@@ -437,7 +438,7 @@ async def test_a_node_that_fails_ends_the_nodes_beside_it():
         "node:error a The node was cancelled because another node failed.",
         "flow:complete failed",
     ]
-    assert done.node_status == {"a": "failed", "b": "failed"}
+    assert (done.node_status, done.node_runs) == ({"a": "failed", "b": "failed"}, UNSET)
 
 
 async def test_a_pause_before_a_node_has_begun_keeps_it_from_beginning():

@@ -4,6 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from flows.play import Play, edge, flow, node
 from usechat.database import Database
@@ -73,6 +74,24 @@ async def test_a_snapshot_comes_back_as_it_was_and_the_last_one_counts(reopen: R
     await (await reopen()).save_snapshot("r", RunSnapshot(run_id="r"))
     await (await reopen()).save_snapshot("r", SNAPSHOT)
     assert await (await reopen()).load_snapshot("r") == SNAPSHOT
+
+
+async def test_a_snapshot_and_the_events_before_it_are_kept_together(reopen: Reopen):
+    await (await reopen()).save_snapshot("r", SNAPSHOT, *EVENTS[:2])
+    await (await reopen()).save_snapshot("r", RunSnapshot(run_id="r"), EVENTS[2])
+    store = await reopen()
+    assert (await store.load_snapshot("r"), await store.load_events("r")) == (RunSnapshot(run_id="r"), EVENTS)
+
+
+async def test_without_their_snapshot_events_are_not_kept(tmp_path: Path):
+    database = Database(f"sqlite:///{tmp_path}/runs.db")
+    store = DatabaseRunStore(database)
+    await store.append_event("r", EVENTS[0])
+    await database.run(lambda connection: connection.execute(text("DROP TABLE usechat_run_snapshots")))
+    with pytest.raises(OperationalError, match="no such table"):
+        await store.save_snapshot("r", SNAPSHOT, *EVENTS[1:])
+    assert await store.load_events("r") == EVENTS[:1]
+    await database.aclose()
 
 
 async def test_to_append_nothing_changes_nothing(reopen: Reopen):

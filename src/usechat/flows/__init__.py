@@ -3,7 +3,7 @@
 from usechat.agents.open_harness import Runtime
 from usechat.errors import FlowError
 from usechat.flows.agent import agent_node
-from usechat.flows.context import NodeContext, NodeFunction
+from usechat.flows.context import NodeContext, NodeFunction, without_state
 from usechat.flows.loading import load_flow, parse_flow
 from usechat.flows.runtime import FlowRuntime
 from usechat.flows.scheduling import Command, Event, RunSnapshot
@@ -32,4 +32,5 @@ __all__ = [
     "agent_node",
     "load_flow",
     "parse_flow",
+    "without_state",
 ]

@@ -12,7 +12,7 @@ from usechat.agents.chat import Chat, Request
 from usechat.agents.registry import agent_of
 from usechat.errors import AgentError
 from usechat.flows.agent_events import AgentEvents
-from usechat.flows.context import NodeContext, NodeFunction
+from usechat.flows.context import NodeContext, NodeFunction, without_state
 from usechat.flows.node_runs import RESUME_MESSAGE
 from usechat.flows.nodes import AgentFunction
 from usechat.flows.scheduling import Command
@@ -45,7 +45,7 @@ def agent_node(agent: object, mapper: _Mapping | None = None) -> NodeFunction:
     async def run(context: NodeContext, value: dict[str, Any]) -> dict[str, Any]:
         return await _AgentRun(found, mapper or found.mapper, context, value).run()
 
-    return AgentFunction(run)
+    return without_state(AgentFunction(run))
 
 
 class _AgentRun:

@@ -5,15 +5,30 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
+from usechat.errors import MappingError
 from usechat.flows.scheduling import Command
 from usechat.protocol.values import plain
 from usechat.turns.pump import Unused
 
-__all__ = ["Cancel", "CancelReason", "Inbox", "NodeContext", "NodeFunction", "State", "as_json"]
+__all__ = [
+    "Cancel",
+    "CancelReason",
+    "Inbox",
+    "NodeContext",
+    "NodeFunction",
+    "State",
+    "as_json",
+    "uses_state",
+    "without_state",
+]
 
+_Node = TypeVar("_Node", bound=Callable[..., Awaitable[Any]])
 CancelReason: TypeAlias = Literal["pause", "abort", "timeout"]
+
+# How the types of those events begin that say what the run itself does.
+_OF_THE_RUNTIME: Final = ("flow:", "node:", "edge:", "loop:", "command:", "runtime:")
 
 _log = logging.getLogger("usechat")
 
@@ -100,10 +115,11 @@ class Inbox:
 
 
 class State:
-    """The state of a run, by dot paths (`plan.steps`); it gives and takes copies."""
+    """The state of a run, by dot paths (`plan.steps`); it gives and takes copies. Once closed it takes nothing more."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
+        self._closed = False
 
     def get(self, path: str) -> Any:
         """The value at the path, or None; the empty path is the whole state."""
@@ -120,6 +136,8 @@ class State:
         Raises:
             TypeError: the whole state is to be something else than an object.
         """
+        if self._closed:
+            return
         *way, last = _names(path) or [""]
         if not last:
             self._replace(as_json(value))
@@ -132,11 +150,31 @@ class State:
         inner[last] = as_json(value)
 
     def patch(self, patch: Mapping[str, Any]) -> None:
-        """Apply `{op: set | merge, path, value}`, the patch of a `state:patch` event."""
-        value, old = patch["value"], self.get(patch["path"])
-        if patch["op"] == "merge" and isinstance(old, dict):
-            value = {**cast("dict[str, Any]", old), **value}
-        self.set(patch["path"], value)
+        """Apply `{op: set | merge, path, value}`, the patch of a `state:patch` event.
+
+        To merge into what is no object makes it one; the places of an array count as names, and a value that has none
+        adds nothing, as in the original.
+
+        Raises:
+            TypeError: the whole state is to be something else than an object.
+        """
+        path, value = patch.get("path") or "", as_json(patch.get("value"))
+        if patch.get("op") == "set":
+            self.set(path, value)
+            return
+        old = self.get(path)
+        merged = cast("dict[str, Any]", old) if isinstance(old, dict) else {}
+        match value:
+            case dict():
+                merged.update(cast("dict[str, Any]", value))
+            case list():
+                merged.update((str(place), item) for place, item in enumerate(cast("list[Any]", value)))
+            case _:
+                pass
+        self.set(path, merged)
+
+    def close(self) -> None:
+        self._closed = True
 
     def snapshot(self) -> dict[str, Any]:
         return as_json(self._values)
@@ -151,10 +189,12 @@ class State:
 class NodeContext:
     """One attempt of a node: who it is, and its ways to the run.
 
-    `emit` takes an event without `nodeId`, `runId` and `timestamp`; after the node's end it does nothing. `session` is
-    what `set_session` kept, also from before the run was paused. `resume_message` is set in a node that was interrupted
-    and runs again. `unused` counts the events of the node's agent that could not be used. `await room()` waits until
-    whoever shows the run has shown most of its events; a node that emits thousands in a row should do so.
+    `emit` takes an event without `nodeId`, `runId` and `timestamp`. What only the runtime may say (`flow:*`, `node:*`,
+    `edge:*`, `loop:*`, `command:*`, `runtime:*`) is left out and counted in `unused`, as are the events of the node's
+    agent that could not be used. `session` is what `set_session` kept, also from before the run was paused.
+    `resume_message` is set in a node that was interrupted and runs again. `await room()` waits until whoever shows the
+    run has shown most of its events; a node that emits thousands in a row should do so. After the node's end, events
+    and changes of the state are dropped.
     """
 
     def __init__(
@@ -169,6 +209,7 @@ class NodeContext:
         resume_message: str | None,
         unused: Unused,
         room: Callable[[], Awaitable[None]],
+        pause: Callable[[], None],
     ) -> None:
         self.node_id = node_id
         self.run_id = run_id
@@ -179,6 +220,7 @@ class NodeContext:
         self.unused = unused
         self.room = room
         self._emit = emit
+        self._pause = pause
         self._sessions = sessions
         self._closed = False
 
@@ -187,17 +229,44 @@ class NodeContext:
         return self._sessions.get(self.node_id)
 
     def set_session(self, session: str) -> None:
-        self._sessions[self.node_id] = session
+        if not self._closed:
+            self._sessions[self.node_id] = session
 
     def emit(self, payload: Mapping[str, Any]) -> None:
+        if self._closed:
+            return
+        kind = payload.get("type")
+        if isinstance(kind, str) and kind.startswith(_OF_THE_RUNTIME):
+            self.unused(MappingError(f"Only the runtime tells of {kind!a}; a node did."))
+            return
+        self._emit({**payload, "nodeId": self.node_id, "runId": self.run_id})
+
+    def pause(self) -> None:
+        """Pause the run: the nodes that are running are interrupted, this one too, at the next point where it waits.
+
+        What it returns before that is kept as what it has so far. When the run is resumed, it runs again from its
+        beginning, with the `resume_message`.
+        """
         if not self._closed:
-            self._emit({**payload, "nodeId": self.node_id, "runId": self.run_id})
+            self._pause()
 
     def close(self) -> None:
         self._closed = True
+        self.state.close()
 
 
 NodeFunction: TypeAlias = Callable[[NodeContext, dict[str, Any]], Awaitable[Any]]
+
+
+def without_state(node: _Node) -> _Node:
+    """Say of a node that it neither reads nor changes the state of the run, so that it may run beside those that do."""
+    cast("Any", node).uses_state = False
+    return node
+
+
+def uses_state(node: NodeFunction) -> bool:
+    """Whether the node may read or change the state of the run."""
+    return getattr(node, "uses_state", True)
 
 
 def _names(path: str) -> list[str]:
@@ -207,6 +276,6 @@ def _names(path: str) -> list[str]:
 def _call(listener: Callable[[], object]) -> None:
     try:
         listener()
-    # A listener is the node author's, and must not keep the others from being told.
-    except Exception:  # noqa: BLE001
+    # A listener is the node author's: it must not keep the others from being told, nor end the process.
+    except BaseException:  # noqa: BLE001
         _log.exception("a listener of a cancelled node failed")

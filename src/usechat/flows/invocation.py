@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import UNSET, Struct
 
@@ -14,6 +14,9 @@ from usechat.flows.spec import Policy
 __all__ = ["Done", "Failed", "Invocation", "Outcome", "Stopped"]
 
 _log = logging.getLogger("usechat")
+# How long a node may go on after it was cancelled before the run goes on without it.
+_WIND_DOWN: Final = 1.0
+_ABANDONED: Final[set[asyncio.Task[None]]] = set()
 
 
 class Done(Struct, frozen=True):
@@ -64,44 +67,61 @@ class Invocation:
             self._context = self._new_context()
 
     async def _attempt(self, value: dict[str, Any]) -> Outcome:
-        context, limit = self._context, self._policy.timeout_ms
-        task = asyncio.ensure_future(self._call(value))
+        context, limit, loop = self._context, self._policy.timeout_ms, asyncio.get_running_loop()
+        # What comes after the node's last step changes nothing, and a task that was cancelled in it keeps no result.
+        ended: list[Outcome] = []
+        task = loop.create_task(self._call(value, ended))
+        given_up = loop.create_future()
         context.cancel.on_cancel(task.cancel)
-        timer = limit and asyncio.get_running_loop().call_later(limit / 1000, context.cancel.cancel, "timeout")
+        context.cancel.on_cancel(lambda: loop.call_later(_WIND_DOWN, given_up.set_result, None))
+        timer = limit and loop.call_later(limit / 1000, context.cancel.cancel, "timeout")
         try:
-            await asyncio.wait({task})
+            await asyncio.wait({task, given_up}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             # The run itself is cancelled, and must not leave its node behind.
             task.cancel()
-            await asyncio.wait({task})
+            await asyncio.wait({task}, timeout=_WIND_DOWN)
             raise
         finally:
             if timer:
                 timer.cancel()
             context.close()
-        return self._outcome(task)
+            if not task.done():
+                self._abandon(task)
+        return ended[0] if ended else self._outcome(None)
 
-    async def _call(self, value: dict[str, Any]) -> Any:
+    async def _call(self, value: dict[str, Any], ended: list[Outcome]) -> None:
         try:
-            return await self._node(self._context, as_json(value))
-        except (Exception, asyncio.CancelledError):
+            output = as_json(await self._node(self._context, as_json(value)))
+            ended.append(self._outcome(Done(output)))
+        except asyncio.CancelledError:
             raise
-        # A task that raises one of the others ends the process, or at least its event loop.
-        except BaseException as error:
-            raise RuntimeError(str(error) or type(error).__name__) from error
-
-    def _outcome(self, task: asyncio.Future[Any]) -> Outcome:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
+        # A task that raises what is meant to end the process ends at least its event loop.
+        except BaseException as error:  # noqa: BLE001
             _log.warning("node %s failed", self._context.node_id, exc_info=error)
+            ended.append(self._outcome(Failed(_text(error))))
+
+    def _abandon(self, task: asyncio.Task[None]) -> None:
+        _log.warning("node %s goes on although it was cancelled, and is left to itself", self._context.node_id)
+        # The event loop alone would not keep it.
+        _ABANDONED.add(task)
+        task.add_done_callback(_ABANDONED.discard)
+
+    def _outcome(self, result: Done | Failed | None) -> Outcome:
         match self._context.cancel.reason:
             case "timeout":
                 return Failed(f"Node execution timed out after {self._policy.timeout_ms}ms")
             case "pause":
-                return Stopped(UNSET if task.cancelled() or error else as_json(task.result()))
+                return Stopped(result.output if isinstance(result, Done) else UNSET)
             case "abort":
                 return Stopped()
-            case None if error is not None:
-                return Failed(str(error) or type(error).__name__)
             case None:
-                return Failed("The node cancelled itself.") if task.cancelled() else Done(as_json(task.result()))
+                return result or Failed("The node cancelled itself.")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error) or type(error).__name__
+    # The text of an error is the node author's code, too.
+    except BaseException:  # noqa: BLE001
+        return type(error).__name__

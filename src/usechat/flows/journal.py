@@ -43,7 +43,7 @@ class Journal:
             self._deliver()
 
     def save(self, snapshot: RunSnapshot) -> None:
-        """Write the snapshot to the store, after the events before it."""
+        """Write the snapshot to the store, together with the events before it: both or neither."""
         self._write_later([snapshot])
 
     async def settled(self) -> None:
@@ -86,27 +86,24 @@ class Journal:
             _log.error("what happened in run %s could not be stored", self.run_id, exc_info=error)
 
     async def _write(self) -> None:
+        store = cast("RunStore", self._store)
         while self._unwritten:
-            written = await self._write_alike()
+            events, snapshot, written = self._next()
+            if snapshot is None:
+                await store.append_event(self.run_id, *events)
+            else:
+                await store.save_snapshot(self.run_id, snapshot, *events)
             # What the store did not take is still in line, so that it is not lost if the store takes it later.
             for _ in range(written):
                 self._unwritten.popleft()
 
-    async def _write_alike(self) -> int:
-        """Write the events in front, or the last of the snapshots in front, and give the number of entries."""
-        store = cast("RunStore", self._store)
-        snapshots: list[RunSnapshot] = []
-        for entry in self._unwritten:
-            if not isinstance(entry, RunSnapshot):
-                break
-            snapshots.append(entry)
-        if snapshots:
-            await store.save_snapshot(self.run_id, snapshots[-1])
-            return len(snapshots)
+    def _next(self) -> tuple[list[Event], RunSnapshot | None, int]:
+        """All that waits up to the last snapshot, or without one all events, and how many entries that is."""
         events: list[Event] = []
-        for entry in self._unwritten:
+        before, snapshot, written = 0, None, 0
+        for number, entry in enumerate(self._unwritten, 1):
             if isinstance(entry, RunSnapshot):
-                break
-            events.append(entry)
-        await store.append_event(self.run_id, *events)
-        return len(events)
+                before, snapshot, written = len(events), entry, number
+            else:
+                events.append(entry)
+        return (events, None, len(events)) if snapshot is None else (events[:before], snapshot, written)

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from usechat.flows.context import CancelReason, Inbox, NodeContext, NodeFunction, State
 from usechat.flows.expressions import ExpressionError, Scope
@@ -28,7 +28,11 @@ class Ended(Struct, frozen=True):
 
 
 class NodeRuns:
-    """Runs the nodes of one schedule, once or for each item; `halting` asks whether to begin another one."""
+    """Runs the nodes of one schedule, once or for each item; `halting` asks whether to begin another one.
+
+    `interrupted` are the nodes that were running when an earlier run ended, and that did not run again yet; `run_ids`
+    has the last run id of each node that is not over.
+    """
 
     def __init__(
         self,
@@ -49,9 +53,9 @@ class NodeRuns:
         self._halting = halting
         self._unused = unused
         self._room = room
-        self._state = State(schedule.run.state)
+        self.interrupted: set[str] = set()
+        self.run_ids: dict[str, str] = {} if schedule.run.node_runs is UNSET else dict(schedule.run.node_runs)
         self._invocations: dict[str, Invocation] = {}
-        self._interrupted: set[str] = set()
         self._inboxes: dict[str, Inbox] = {}
         for command in schedule.run.inbox:
             if "runId" in command:
@@ -73,8 +77,13 @@ class NodeRuns:
     def recover(self) -> None:
         """Let the nodes that an earlier run was interrupted in run again."""
         status = self._schedule.run.node_status
-        self._interrupted = {name for name in status if status[name] == "running"}
-        status.update(dict.fromkeys(self._interrupted, "pending"))
+        running = {name for name in status if status[name] == "running"}
+        status.update(dict.fromkeys(running, "pending"))
+        self.interrupted |= running & self._schedule.plan.nodes.keys()
+        unread = {command["runId"] for command in self.unread()}
+        # The original keeps no run ids: with it, the only inbox that was not read is that of the interrupted node.
+        if len(self.interrupted) == len(unread) == 1:
+            self.run_ids.setdefault(*self.interrupted, *unread)
 
     async def run(self, node: PlannedNode) -> Ended:
         """Run the node to its end.
@@ -89,18 +98,20 @@ class NodeRuns:
         return await self._invoke(node, run_id, self._schedule.scope(), message)
 
     def _identify(self, node: PlannedNode) -> tuple[str, str | None]:
-        if node.node.id not in self._interrupted:
+        name = node.node.id
+        if name not in self.interrupted:
             return str(uuid.uuid4()), None
-        self._interrupted.discard(node.node.id)
-        # A single inbox that was not read is the interrupted node's, which then keeps its run id.
-        unread = {command["runId"] for command in self.unread()}
-        run_id = unread.pop() if len(unread) == 1 else str(uuid.uuid4())
+        self.interrupted.discard(name)
+        run_id = self.run_ids.get(name)
+        # Only for the sake of what was sent to it, and not read, does a node keep its run id.
+        if run_id is None or not self.inbox(run_id).pending():
+            run_id = str(uuid.uuid4())
         message = self.resume_message or RESUME_MESSAGE
         self._dispatch({"type": "send", "runId": run_id, "message": message})
         return run_id, message
 
     async def _run_items(self, node: PlannedNode, edge: PlannedEdge) -> Ended:
-        self._interrupted.discard(node.node.id)
+        self.interrupted.discard(node.node.id)
         iterations: list[dict[str, Any]] = []
         items = await self._schedule.items(edge)
         for number, item in enumerate(items):
@@ -132,16 +143,18 @@ class NodeRuns:
                 node_id=node.node.id,
                 run_id=run_id,
                 emit=self._emit,
-                state=self._state,
+                state=State(self._schedule.run.state),
                 inbox=self.inbox(run_id),
                 sessions=self._schedule.run.agent_sessions,
                 resume_message=message,
                 unused=self._unused(),
                 room=self._room,
+                pause=lambda: self._dispatch({"type": "pause"}),
             )
 
         invocation = Invocation(self._functions[node.node.type], new_context, node.node.policy)
         self._invocations[run_id] = invocation
+        self.run_ids[node.node.id] = run_id
         self._emit({"type": "node:start", "nodeId": node.node.id, "runId": run_id})
         try:
             outcome = await invocation.run(await node.input(scope))
@@ -154,7 +167,7 @@ class NodeRuns:
     def _ended(self, node: PlannedNode, run_id: str, outcome: Outcome) -> Ended:
         if isinstance(outcome, Stopped):
             return Ended(outcome, run_id, None)
-        del self._inboxes[run_id]
+        del self._inboxes[run_id], self.run_ids[node.node.id]
         kind = "node:complete" if isinstance(outcome, Done) else "node:error"
         event = {"type": kind, "nodeId": node.node.id, "runId": run_id, **_result(outcome)}
         return Ended(outcome, run_id, event)

@@ -4,17 +4,19 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from usechat.flows.context import NodeContext, NodeFunction
+from usechat.flows.context import NodeContext, NodeFunction, without_state
 from usechat.flows.spec import Flow, Node, nearest
 from usechat.turns.threads import is_any
 
 __all__ = ["BUILT_IN", "AgentFunction", "check_nodes"]
 
 
+@without_state
 async def _constant(_context: NodeContext, value: dict[str, Any]) -> dict[str, Any]:
     return {"value": value.get("value")}
 
 
+@without_state
 async def _echo(_context: NodeContext, value: dict[str, Any]) -> dict[str, Any]:
     return value
 

@@ -2,18 +2,19 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from usechat.errors import FlowError
-from usechat.flows.context import NodeFunction, as_json
+from usechat.flows.context import NodeFunction, as_json, uses_state
 from usechat.flows.invocation import Done, Failed, Stopped
 from usechat.flows.journal import Journal
 from usechat.flows.node_runs import RESUME_MESSAGE, Ended, NodeRuns
 from usechat.flows.nodes import BUILT_IN, check_nodes
+from usechat.flows.overlap import Overlap
 from usechat.flows.plan import Plan, PlannedNode
 from usechat.flows.scheduling import Command, Event, RunSnapshot, Schedule, skipped_output
 from usechat.flows.spec import Flow, read_flow
@@ -55,6 +56,7 @@ class FlowRuntime:
         self._plan = Plan(read_flow(flow))
         self._functions = {**BUILT_IN, **nodes}
         check_nodes(self._plan.flow, self._functions)
+        self._overlap = Overlap(self._plan, lambda kind: uses_state(self._functions[kind]))
         if run_id is not None and store is None:
             raise FlowError("A run cannot be resumed without a store.", remedy="Give the store that has kept it.")
         self.unused = Unused()
@@ -81,7 +83,10 @@ class FlowRuntime:
     def snapshot(self) -> RunSnapshot:
         """A copy of all that the run is now; of a run in the store, only after `load` or `run`."""
         self._run.inbox = self._nodes.unread()
-        return msgspec.convert(msgspec.to_builtins(self._run), RunSnapshot)
+        self._run.node_runs = self._nodes.run_ids or UNSET
+        copy = msgspec.convert(msgspec.to_builtins(self._run), RunSnapshot)
+        copy.node_status.update(dict.fromkeys(self._nodes.interrupted, "running"))
+        return copy
 
     async def load(self) -> None:
         """Load the run that is to be resumed; `run` does it if nobody did.
@@ -146,7 +151,7 @@ class FlowRuntime:
 
     def _adopt(self, run: RunSnapshot) -> None:
         self._run = run
-        self._schedule = Schedule(self._plan, run)
+        self._schedule = Schedule(self._plan, self._overlap, run)
         self._nodes = NodeRuns(
             self._functions,
             self._schedule,
@@ -180,8 +185,10 @@ class FlowRuntime:
                     break
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in tasks if task.done()]:
-                    await self._settle(tasks.pop(task), task.result())
+                    await _whole(self._settle(tasks.pop(task), task.result()))
         finally:
+            # With what was told so far, even if the nodes that are left take their time.
+            self._save()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -202,6 +209,7 @@ class FlowRuntime:
                 self._run.node_status[node.node.id] = "running"
                 chosen.append(node)
             else:
+                self._nodes.interrupted.discard(node.node.id)
                 self._emit_all(self._schedule.skip(node, reason, decided))
         return chosen
 
@@ -240,6 +248,7 @@ class FlowRuntime:
                     self._run.outputs[name] = output
 
     def _note_failure(self, name: str, error: str) -> None:
+        self._nodes.run_ids.pop(name, None)
         self._run.node_status[name] = "failed"
         self._run.outputs[name] = {"error": error}
 
@@ -297,3 +306,13 @@ class FlowRuntime:
         finally:
             # An error in the last of them does not undo the others.
             self._journal.emit(events)
+
+
+async def _whole(settling: Coroutine[None, None, None]) -> None:
+    """Wait for it, also if the run is cancelled meanwhile: a node that is over is not to run again."""
+    task = asyncio.create_task(settling)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from usechat.errors import FlowError
 from usechat.flows.expressions import ExpressionError, Scope
+from usechat.flows.overlap import Overlap
 from usechat.flows.plan import Plan, PlannedEdge, PlannedNode
 
 __all__ = ["Command", "Event", "RunSnapshot", "RunStatus", "Schedule", "skipped_output"]
@@ -21,7 +22,8 @@ EdgeStatus: TypeAlias = Literal["pending", "fired", "skipped"]
 class RunSnapshot(Struct, kw_only=True, rename="camel"):
     """All that a run is at one moment; as JSON it has the original's names.
 
-    `input` is beside the original's fields: without it a run could not go on in another process.
+    `input` and `node_runs`, the run ids of the nodes that are running or were interrupted, are beside the original's
+    fields: without them a run could not go on in another process.
     """
 
     run_id: str
@@ -34,6 +36,7 @@ class RunSnapshot(Struct, kw_only=True, rename="camel"):
     loop_counters: dict[str, int] = {}
     inbox: list[Command] = []
     agent_sessions: dict[str, str] = {}
+    node_runs: dict[str, str] | UnsetType = UNSET
 
 
 def skipped_output(reason: Literal["edge", "when"]) -> dict[str, Any]:
@@ -44,8 +47,9 @@ def skipped_output(reason: Literal["edge", "when"]) -> dict[str, Any]:
 class Schedule:
     """The plan of a flow and how far its run has come; it waits for nothing and emits nothing itself."""
 
-    def __init__(self, plan: Plan, run: RunSnapshot) -> None:
+    def __init__(self, plan: Plan, overlap: Overlap, run: RunSnapshot) -> None:
         self.plan = plan
+        self._overlap = overlap
         self.run = run
         # A run that was stored may be older than its flow.
         for node_id in plan.nodes:
@@ -55,8 +59,14 @@ class Schedule:
             run.loop_counters.setdefault(planned.key, 0)
 
     def ready(self) -> PlannedNode | None:
-        """The first node of the file that waits for nothing any more."""
-        return next((node for node in self._pending() if self._decided(node)), None)
+        """The first node of the file that waits for nothing any more, and may run beside those that are running."""
+        ahead = [name for name, status in self.run.node_status.items() if status == "running"]
+        for node in self._pending():
+            if self._decided(node):
+                if all(self._overlap.may_overlap(name, node.node.id) for name in ahead):
+                    return node
+                ahead.append(node.node.id)
+        return None
 
     def stalled(self) -> bool:
         return any(self._pending())

@@ -1,5 +1,6 @@
 """What is kept of runs: their events, numbered from 1, and their last snapshot."""
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -34,8 +35,8 @@ class RunStore(Protocol):
         """Keep events, all or none, with the next sequence numbers of the run."""
         ...
 
-    async def save_snapshot(self, run_id: str, snapshot: RunSnapshot) -> None:
-        """Keep the snapshot in place of an earlier one."""
+    async def save_snapshot(self, run_id: str, snapshot: RunSnapshot, *events: Event) -> None:
+        """Keep the snapshot in place of an earlier one, and the events before it: all or none."""
         ...
 
     async def load_snapshot(self, run_id: str) -> RunSnapshot | None: ...
@@ -53,10 +54,13 @@ class MemoryRunStore:
         self._snapshots: dict[str, bytes] = {}
 
     async def append_event(self, run_id: str, *events: Event) -> None:
-        self._events.setdefault(run_id, []).extend(msgspec.json.encode(event) for event in events)
+        bodies = [msgspec.json.encode(event) for event in events]
+        self._events.setdefault(run_id, []).extend(bodies)
 
-    async def save_snapshot(self, run_id: str, snapshot: RunSnapshot) -> None:
-        self._snapshots[run_id] = msgspec.json.encode(snapshot)
+    async def save_snapshot(self, run_id: str, snapshot: RunSnapshot, *events: Event) -> None:
+        body = msgspec.json.encode(snapshot)
+        await self.append_event(run_id, *events)
+        self._snapshots[run_id] = body
 
     async def load_snapshot(self, run_id: str) -> RunSnapshot | None:
         stored = self._snapshots.get(run_id)
@@ -73,13 +77,17 @@ class DatabaseRunStore:
         self._database = database
 
     async def append_event(self, run_id: str, *events: Event) -> None:
-        bodies = [msgspec.json.encode(event).decode() for event in events]
-        if bodies:
-            await self._database.run(lambda connection: _append(connection, run_id, bodies))
+        bodies = _bodies(events)
+        await self._database.run(lambda connection: _append(connection, run_id, bodies))
 
-    async def save_snapshot(self, run_id: str, snapshot: RunSnapshot) -> None:
-        body = msgspec.json.encode(snapshot).decode()
-        await self._database.run(lambda connection: _save(connection, run_id, body))
+    async def save_snapshot(self, run_id: str, snapshot: RunSnapshot, *events: Event) -> None:
+        body, bodies = msgspec.json.encode(snapshot).decode(), _bodies(events)
+
+        def save(connection: Connection) -> None:
+            _append(connection, run_id, bodies)
+            _save(connection, run_id, body)
+
+        await self._database.run(save)
 
     async def load_snapshot(self, run_id: str) -> RunSnapshot | None:
         query = select(_SNAPSHOTS.c.snapshot).where(_SNAPSHOTS.c.run_id == run_id)
@@ -99,7 +107,13 @@ def _read_snapshot(run_id: str, stored: str | bytes) -> RunSnapshot:
         raise ValueError(f"The stored snapshot of run {run_id!a} is broken: {error}") from error
 
 
+def _bodies(events: Iterable[Event]) -> list[str]:
+    return [msgspec.json.encode(event).decode() for event in events]
+
+
 def _append(connection: Connection, run_id: str, bodies: list[str]) -> None:
+    if not bodies:
+        return
     last = select(func.max(_EVENTS.c.seq)).where(_EVENTS.c.run_id == run_id)
     first = (connection.execute(last).scalar() or 0) + 1
     rows: list[dict[str, Any]] = [

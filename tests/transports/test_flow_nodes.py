@@ -1,0 +1,60 @@
+"""What the nodes of a flow do to the turns of a chat."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from usechat.flows import FlowRuntime, NodeContext, NodeFunction
+from usechat.protocol.chunks import Chunk, Finish, TextDelta
+from usechat.protocol.requests import decode_request
+from usechat.transports.open_harness import OpenHarnessChatTransport
+
+pytestmark = pytest.mark.anyio
+
+
+async def answers(node: NodeFunction, *texts: str) -> list[tuple[str, str | None]]:
+    """What a chat is told after each of these messages, and how that turn finishes."""
+    nodes: list[dict[str, Any]] = [
+        {"id": name, "type": kind, "input": {}} for name, kind in (("a", "node"), ("b", "ends"))
+    ]
+    flow = {"name": "two", "nodes": nodes, "edges": [{"from": "a", "to": "b"}]}
+
+    async def ends(context: NodeContext, _value: dict[str, Any]) -> None:
+        context.emit({"type": "agent:text", "content": "The end."})
+
+    transport = OpenHarnessChatTransport(lambda: FlowRuntime(flow, {"node": node, "ends": ends}))
+    messages: list[Any] = []
+    told: list[tuple[str, str | None]] = []
+    for number, text in enumerate(texts):
+        messages.append({"id": f"u{number}", "role": "user", "parts": [{"type": "text", "text": text}]})
+        request = decode_request(msgspec.json.encode({"id": "c", "messages": messages, "trigger": "submit-message"}))
+        async with asyncio.timeout(10):
+            told.append(_told([chunk async for chunk in await transport.send_messages(request)]))
+    return told
+
+
+def _told(chunks: list[Chunk]) -> tuple[str, str | None]:
+    text = "".join(chunk.delta for chunk in chunks if isinstance(chunk, TextDelta))
+    finished = [str(chunk.finish_reason) for chunk in chunks if isinstance(chunk, Finish)]
+    return text, finished[0] if finished else None
+
+
+async def test_a_node_that_pauses_the_run_is_given_the_next_message():
+    async def approve(context: NodeContext, _value: dict[str, Any]) -> None:
+        if context.resume_message is None:
+            context.emit({"type": "agent:text", "content": "May I?"})
+            context.pause()
+        else:
+            context.emit({"type": "agent:text", "content": f"{context.resume_message}! "})
+
+    assert await answers(approve, "Go", "yes") == [("May I?", "other"), ("yes! The end.", "stop")]
+
+
+@pytest.mark.parametrize("kind", ["flow:complete", "flow:paused", "flow:aborted", "runtime:lost"])
+async def test_a_node_that_says_that_the_flow_is_over_does_not_end_the_turn(kind: str):
+    async def forge(context: NodeContext, _value: dict[str, Any]) -> None:
+        context.emit({"type": kind, "flowName": "two", "status": "complete"})
+
+    assert await answers(forge, "Go") == [("The end.", "stop")]
