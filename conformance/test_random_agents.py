@@ -39,7 +39,7 @@ class House:
         self.port = 0
         self._ends: dict[str, list[Outcome]] = {}
         self._changed = threading.Condition()
-        self._http = httpx.Client(trust_env=False, timeout=30)
+        self._http = httpx.Client(trust_env=False, timeout=120)
         settings = {name: ChatSettings(client=name, on_end=self._note_end) for name in PROFILES}
         self._endpoints = {name: ChatEndpoint(self._agent, settings=settings[name]) for name in PROFILES}
         routes = [route for name in PROFILES for route in self._endpoints[name].routes(f"/{name}")]

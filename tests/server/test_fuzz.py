@@ -157,7 +157,7 @@ async def send_requests(port: int, mutator: Mutator, statuses: Counter[int]) -> 
     try:
         for _ in range(REQUESTS // CONNECTIONS):
             request = mutator.request()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 answer = await wire.ask(request)
             check(request, answer)
             statuses[0 if answer is None else answer.status] += 1
@@ -221,7 +221,7 @@ async def send_frame(connection: ClientConnection, frame: bytes, kinds: Counter[
     probe: dict[str, Any] = {"type": "resume", "requestId": "probe", "id": "nothing", "headers": {}, "body": {}}
     await connection.send(json.dumps(probe))
     while True:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             answer = json.loads(await connection.recv())
         if answer == {"type": "no-active", "requestId": "probe"}:
             return
