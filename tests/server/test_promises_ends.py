@@ -40,7 +40,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/chats.db"
     server: Postgres = request.getfixturevalue("postgres")
-    return server.create()
+    return server.create_tables()
 
 
 class Recorder:
