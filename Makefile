@@ -4,6 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 UV := $(BIN)/uv
+# Where nothing is kept, every process of the tests compiles all that it imports, which doubles their time.
+unexport PYTHONDONTWRITEBYTECODE
 
 run: .venv/ready
 	@echo "usechat: serving examples/hello; stop it with Ctrl-C"
@@ -14,13 +16,13 @@ PYTEST := $(BIN)/pytest -n 4 --dist worksteal
 # The rest runs without coverage, which takes time.
 CORE := tests/protocol tests/sources tests/turns/test_plain_turns.py tests/turns/test_pump.py
 
+# As a user's checker sees the package.
+TYPED_PROGRAM := $(BIN)/mypy --strict --cache-dir .venv/mypy tests/typing/program.py
+
 test: setup
 	@echo "usechat: format and lint"
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	@echo "usechat: types"
-	$(BIN)/basedpyright --warnings
-	$(BIN)/mypy --strict --cache-dir .venv/mypy tests/typing/program.py
 	@echo "usechat: layers"
 	$(BIN)/lint-imports --no-cache
 	@echo "usechat: the documents that are made from the tables"
@@ -28,10 +30,12 @@ test: setup
 	@echo "usechat: tests of the core, and what they cover"
 	$(BIN)/pytest -n 2 --cov --cov-report= $(CORE)
 	$(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
-	@echo "usechat: tests"
-	$(PYTEST) tests $(CORE:%=--ignore=%)
-	@echo "usechat: the real clients"
-	$(PYTEST) conformance
+	@echo "usechat: tests and the real clients, and beside them the types, which are told at the end"
+	@{ $(BIN)/basedpyright --warnings && $(TYPED_PROGRAM); } > .venv/types.txt 2>&1 & types=$$!; \
+	$(PYTEST) tests $(CORE:%=--ignore=%) conformance; passed=$$?; \
+	wait $$types; typed=$$?; \
+	cat .venv/types.txt; \
+	exit $$((passed + typed))
 
 # What is too long for every run: more draws of the random tests, more kills.
 soak: setup

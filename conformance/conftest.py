@@ -4,9 +4,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from judge import Judge
+from soak import SOAK
 
 # The first draw on a new machine builds tables, and any draw may meet a busy one: no test is at fault then.
-settings.register_profile("usechat", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("usechat", deadline=None, derandomize=not SOAK, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("usechat")
 
 

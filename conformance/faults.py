@@ -21,7 +21,7 @@ def faults_of(judge: Judge, body: str, clients: Iterable[str], *, continues: Any
     before: list[Any] = continues["parts"] if continues else []
     clients = list(clients)
     readings = judge.read(body, clients, continues=continues, each=True)
-    posts = judge.posts(body, clients, continues=continues)
+    posts = judge.posts(body, clients, continues=continues, most=2)
     return {client: _faults(sent, before, readings[client], posts[client]) for client in clients}
 
 

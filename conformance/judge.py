@@ -30,10 +30,12 @@ class Judge(Node):
         """For each client and chunk text: None if it takes the chunk, else the error."""
         return self.request("parse", clients=list(clients), chunks=list(chunks))["results"]
 
-    def posts(self, stream: Iterable[Chunk] | str, clients: Iterable[str], *, continues: Any = None) -> dict[str, int]:
-        """How often a page that sends automatically posts, at most five times; one is healthy."""
+    def posts(
+        self, stream: Iterable[Chunk] | str, clients: Iterable[str], *, continues: Any = None, most: int = 5
+    ) -> dict[str, int]:
+        """How often a page that sends automatically posts, as long as it may; one is healthy."""
         more = {} if continues is None else {"continues": continues}
-        return self.request("loop", clients=list(clients), sse=body_of(stream), max=5, **more)["results"]
+        return self.request("loop", clients=list(clients), sse=body_of(stream), max=most, **more)["results"]
 
     def model_messages(self, messages: Any, clients: Iterable[str]) -> dict[str, Any]:
         """What `convertToModelMessages` of each client gives, in `messages`."""

@@ -60,7 +60,7 @@ class Hop(Server):
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=120)
 
     def close(self) -> None:
         self.http.close()

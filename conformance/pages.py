@@ -76,7 +76,7 @@ class Server:
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
             )
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=30)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=120)
 
     def messages(self, path: str, chat: str, token: str | None = None) -> list[Message]:
         answer = self.http.get(f"{path}/{chat}/messages", headers=bearer(token))

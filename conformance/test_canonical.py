@@ -37,14 +37,14 @@ def through_node(values: Sequence[Any]) -> list[Any]:
     return [msgspec.json.decode(text) for text in json.loads(written)]
 
 
-@settings(max_examples=draws(12), deadline=None)
+@settings(max_examples=draws(5, 24), deadline=None)
 @given(_MANY)
 def test_a_value_has_one_canonical_form_before_and_after_node(values: list[Any]):
     sent = [plain(value) for value in values]
     assert [canonical(value) for value in through_node(sent)] == [canonical(value) for value in sent]
 
 
-@settings(max_examples=draws(12), deadline=None)
+@settings(max_examples=draws(5, 24), deadline=None)
 @given(_MANY)
 def test_values_with_the_same_canonical_form_are_the_same_to_node(values: list[Any]):
     sent = [plain(value) for value in values]

@@ -17,12 +17,13 @@ import attrs
 import msgspec
 import pydantic
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge import Judge, body_of
 from promises import PROMISES
 from same_json import as_json, strict
+from soak import draws
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.requests import decode_request
 from usechat.protocol.values import MAX_DEPTH, VALUE_LIMIT
@@ -354,7 +355,7 @@ def compound(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=draws(100, 30))
 @given(st.recursive(LEAVES, compound, max_leaves=12))
 def test_the_clients_take_any_mixture_of_python_values(judge: Judge, value: Any):
     chunks = use_everywhere(lambda: value)

@@ -1,6 +1,6 @@
 """The writer's streams, read by the real clients.
 
-A failure of the random test prints what to call to see it again; `--hypothesis-seed` draws the same calls for all.
+A failure of the random test prints what to call to see it again.
 """
 
 from itertools import count
@@ -32,7 +32,7 @@ def test_any_sequence_of_calls_gives_a_stream_that_the_promised_clients_take(jud
     run_state_machine_as_test(
         Judged,
         settings=settings(
-            max_examples=draws(120),
+            max_examples=draws(60, 20),
             stateful_step_count=25,
             deadline=None,
             print_blob=True,

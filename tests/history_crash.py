@@ -1,4 +1,4 @@
-"""Plays chats in child processes, each of which is killed one step of the database later than the one before."""
+"""Plays chats in child processes, each of which is killed some steps of the database later than the one before."""
 
 import asyncio
 import itertools
@@ -7,15 +7,19 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
 from sqlalchemy import Engine, event
 
 from histories import begin, said
+from soak import SOAK
 from usechat.database import Database
 from usechat.history import History
 from usechat.protocol.messages import UIMessage
 
 __all__ = ["ACTS", "STATES"]
+
+STRIDE: Final = 1 if SOAK else 3
 
 _U1, _A1, _U2, _A2, _A3 = (said(name, f"This is {name}.") for name in ("u1", "a1", "u2", "a2", "a3"))
 _EDITED = said("u1", "This is another u1.")
@@ -69,10 +73,10 @@ def _be_killed(directory: Path, url: str, after: int) -> None:
 
 
 def main(directory: Path, url: str) -> None:
-    """Play the chats 000, 001 …, each in the database of the URL with this name for `{}`, and count the acts done."""
+    """Play the chats 000 and on, each in the database of the URL with this name for `{}`, and count the acts done."""
     # It loads the driver, which takes longer than a child lives.
     Database(url)
-    for after in itertools.count():
+    for after in itertools.count(0, STRIDE):
         child = os.fork()
         if child == 0:
             _be_killed(directory, url, after)

@@ -22,7 +22,8 @@ from starlette.types import ASGIApp
 
 from usechat.protocol.verdict import judge, recorded_events
 
-SECONDS = 30.0
+# Only what hangs takes so long.
+SECONDS = 120.0
 STEP = {"type": "step-start"}
 ABORTED = ['{"type":"abort"}', "[DONE]"]
 FINISHED = ['{"type":"finish","finishReason":"stop"}', "[DONE]"]

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_PROGRAMS = os.pathsep.join([os.environ["PATH"], *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin")))])
+# Debian's own, before those of the same names that look for them each time.
+_PROGRAMS = os.pathsep.join([*map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"))), os.environ["PATH"]])
 _SETTINGS = "-c listen_addresses= -c unix_socket_directories='$PWD' -c fsync=off -c full_page_writes=off"
 _SERVE = f"""
 initdb --no-sync --no-instructions --auth trust --username usechat --encoding UTF8 --locale C data > initdb.log 2>&1 &&
@@ -46,9 +47,32 @@ class Postgres:
     def create(self) -> str:
         """Create an empty database and give its URL."""
         name = f"test_{next(self._numbers)}"
-        command = ["createdb", "--host", str(self._directory), "--username", "usechat", "--maintenance-db", "postgres"]
-        subprocess.run([*command, name], check=True, env={**os.environ, "PATH": _PROGRAMS})
+        self._execute(f"CREATE DATABASE {name}")
         return f"postgresql://usechat@/{name}?host={self._directory}"
+
+    def create_tables(self) -> str:
+        """Give the URL of a user who has tables of their own, none yet, in a database that is there already.
+
+        That takes a tenth of the time, and is enough for who looks at nothing but tables.
+        """
+        name = f"test_{next(self._numbers)}"
+        self._execute(f"CREATE USER {name}", f"CREATE SCHEMA AUTHORIZATION {name}")
+        return f"postgresql://{name}@/postgres?host={self._directory}"
+
+    def _execute(self, *statements: str) -> None:
+        command = [
+            "psql",
+            "--no-psqlrc",
+            "--quiet",
+            "--host",
+            str(self._directory),
+            "--username",
+            "usechat",
+            "postgres",
+        ]
+        options = [option for statement in statements for option in ("--command", statement)]
+        environ = {**os.environ, "PATH": _PROGRAMS}
+        subprocess.run([*command, "--set", "ON_ERROR_STOP=1", *options], check=True, env=environ)
 
     @property
     def socket(self) -> Path:

@@ -1,11 +1,17 @@
-"""How long the random and crash tests go on: shortly in `make test`, for long in `make soak`."""
+"""How long the random and crash tests go on, and what they draw.
+
+`make test` is short and draws the same in every run, so that it fails for nobody by chance. `make soak` is long and
+draws anew; a failure tells its seed, with which `USECHAT_SEED=<seed> pytest <file>` draws the same again.
+"""
 
 import os
+import random
 from typing import Final
 
-__all__ = ["SOAK", "draws"]
+__all__ = ["SEED", "SOAK", "draws"]
 
 SOAK: Final = bool(os.environ.get("USECHAT_SOAK"))
+SEED: Final = int(os.environ.get("USECHAT_SEED") or (random.SystemRandom().getrandbits(32) if SOAK else 0))
 
 
 def draws(short: int, longer: int = 10) -> int:

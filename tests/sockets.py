@@ -149,7 +149,7 @@ class Page:
 
 @asynccontextmanager
 async def opening(house: House, **options: Any) -> AsyncGenerator[Page, None]:
-    async with asyncio.timeout(20), connect(house.url, **options) as connection:
+    async with asyncio.timeout(60), connect(house.url, **options) as connection:
         yield Page(connection)
 
 

@@ -39,7 +39,7 @@ URLS = {
 @pytest.fixture(params=[*URLS, "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
-        return request.getfixturevalue("postgres").create()
+        return request.getfixturevalue("postgres").create_tables()
     return URLS[request.param].format(tmp_path)
 
 

@@ -19,7 +19,7 @@ from usechat.errors import DatabaseBusyError
 pytestmark = pytest.mark.anyio
 
 NAMES = Table("test_names", metadata, Column("name", Text, primary_key=True))
-IN_TIME = 20.0
+IN_TIME = 30.0
 """Far more than what is bounded may take on a busy machine, and far less than without a bound."""
 
 

@@ -26,7 +26,9 @@ async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenera
         yield MemoryHistory()
         return
     is_postgres = request.param == "postgres"
-    url: str = request.getfixturevalue("postgres").create() if is_postgres else URLS[request.param].format(tmp_path)
+    url: str = (
+        request.getfixturevalue("postgres").create_tables() if is_postgres else URLS[request.param].format(tmp_path)
+    )
     database = Database(url)
     yield History(database)
     await database.aclose()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(params=["memory", "file", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
-        return request.getfixturevalue("postgres").create()
+        return request.getfixturevalue("postgres").create_tables()
     return {"memory": "sqlite://", "file": f"sqlite:///{tmp_path}/chats.db"}[request.param]
 
 
@@ -271,7 +271,7 @@ async def test_a_database_of_an_older_release_gets_the_columns_that_it_lacks(url
 async def url_of_killed(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "file":
         return f"sqlite:///{tmp_path}/{{}}.db"
-    url: str = request.getfixturevalue("postgres").create()
+    url: str = request.getfixturevalue("postgres").create_tables()
     # The processes share it. With the tables there, all of them do the same steps.
     database = Database(url)
     await History(database).load("chat", "ann")

@@ -49,5 +49,5 @@ async def test_a_sync_iterator_waits_for_room_as_an_async_one_does() -> None:
     output = Output(writer, sink)
     output.say(writer.start)
     sink.read = sink.taken
-    await asyncio.wait_for(pump(thoughts(), PlainMapper(writer), output, unused=Unused(), threads=Threads(1)), 10)
+    await asyncio.wait_for(pump(thoughts(), PlainMapper(writer), output, unused=Unused(), threads=Threads(1)), 60)
     assert (sink.taken, sink.most) == (101, 1)

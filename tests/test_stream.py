@@ -102,7 +102,7 @@ async def test_a_text_that_fails_while_the_source_waits_ends_the_stream() -> Non
         await asyncio.Event().wait()
 
     writer = Mute("m", new_id=lambda: "t")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         stream = map_events(words(), PlainMapper(writer), writer, error_text=lambda _: "Sorry.")
         assert [chunk async for chunk in stream][-1] == Error("Sorry.")
 

@@ -90,7 +90,7 @@ async def hangs(context: NodeContext, value: dict[str, Any]) -> None:
 
 
 async def until(events: AsyncGenerator[Event, None], kind: str) -> Event:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         async for event in events:
             if event["type"] == kind:
                 return event
@@ -98,7 +98,7 @@ async def until(events: AsyncGenerator[Event, None], kind: str) -> Event:
 
 
 async def all_of(events: AsyncGenerator[Event, None]) -> list[str]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return [event["type"] async for event in events]
 
 

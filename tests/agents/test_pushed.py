@@ -43,4 +43,4 @@ async def test_whoever_waits_for_room_gets_it_by_reading_or_the_end(how: str) ->
         await anext(pushed)
     else:
         pushed.end()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)

@@ -77,7 +77,7 @@ class Harness:
             await socket.send(frame)
 
     async def command(self) -> Any:
-        frame = await asyncio.wait_for(self.heard.get(), 5)
+        frame = await asyncio.wait_for(self.heard.get(), 60)
         assert frame["type"] == "command"
         return frame["command"]
 
@@ -91,7 +91,7 @@ class Harness:
 async def standing(port: int | None = None) -> AsyncGenerator[Harness, None]:
     port = port or free_port()
     harness = Harness(port)
-    async with asyncio.timeout(30), serve(harness.attend, "127.0.0.1", port):
+    async with asyncio.timeout(60), serve(harness.attend, "127.0.0.1", port):
         yield harness
 
 
@@ -167,12 +167,12 @@ class Served:
 @asynccontextmanager
 async def serving(talk: NodeFunction, played: Mapping[str, Any] = TALK, **options: Any) -> AsyncGenerator[Served, None]:
     served = Served(talk, played)
-    async with asyncio.timeout(30), serve_runtime(served.make, **options) as served.url:
+    async with asyncio.timeout(60), serve_runtime(served.make, **options) as served.url:
         yield served
 
 
 async def reaches(condition: Callable[[], bool]) -> None:
     """Wait until it is so, for five seconds at most."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)

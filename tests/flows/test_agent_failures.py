@@ -37,7 +37,7 @@ class Picky:
 
 async def play(agent: Any, mapper: Any = None) -> Play:
     played = Play(ASKED, {"agent": agent_node(agent, mapper)})
-    await asyncio.wait_for(played.run(), 10)
+    await asyncio.wait_for(played.run(), 60)
     return played
 
 
@@ -117,7 +117,7 @@ async def test_whatever_any_node_raises_fails_it_and_nothing_else(error: type[Ba
         raise error("leave")
 
     played = Play(ASKED, {"agent": leaves})
-    await asyncio.wait_for(played.run(), 10)
+    await asyncio.wait_for(played.run(), 60)
     assert played.lines()[-2:] == ["node:error a leave", "flow:complete failed"]
 
 
@@ -188,5 +188,5 @@ async def test_a_message_that_a_thread_ends_is_answered_after_the_next_command()
     run_id = (await played.until("agent:text:delta a To Hi"))["runId"]
     played.runtime.dispatch({"type": "send", "runId": run_id, "message": "two"})
     told.set()
-    output = (await asyncio.wait_for(run, 10)).outputs["a"]
+    output = (await asyncio.wait_for(run, 60)).outputs["a"]
     assert (output["text"], output["numTurns"]) == ("To two", 2)

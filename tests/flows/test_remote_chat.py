@@ -40,12 +40,12 @@ class Page:
 
 
 async def read(stream: AsyncIterator[Chunk]) -> list[Chunk]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [chunk async for chunk in stream]
 
 
 async def read_until(stream: AsyncIterator[Chunk], text: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for chunk in stream:
             if isinstance(chunk, TextDelta) and text in chunk.delta:
                 return

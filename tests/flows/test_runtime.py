@@ -348,7 +348,7 @@ async def test_a_pause_interrupts_the_wait_for_another_attempt():
         await asyncio.sleep(0)
     assert tries == [1]
     play.runtime.dispatch({"type": "pause"})
-    assert (await asyncio.wait_for(run, 5)).node_status == {"a": "running"}
+    assert (await asyncio.wait_for(run, 60)).node_status == {"a": "running"}
     assert (await play.run()).outputs == {"a": "done"}
 
 

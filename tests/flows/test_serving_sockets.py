@@ -24,7 +24,7 @@ async def client(served: Served, **options: Any) -> AsyncGenerator[ClientConnect
 
 
 async def heard(connection: ClientConnection) -> Any:
-    return json.loads(await asyncio.wait_for(connection.recv(), 5))
+    return json.loads(await asyncio.wait_for(connection.recv(), 60))
 
 
 async def test_the_frames_are_the_envelopes_of_the_original():

@@ -171,6 +171,14 @@ def test_the_first_release_posts_again_after_results_of_the_provider_too(new_id:
     assert writer.finish() == [FinishStep(), *QUIET_STEP, Finish()]
 
 
+def test_a_later_v5_posts_again_although_a_call_of_the_provider_is_open(new_id: Callable[[], str]) -> None:
+    writer = MessageWriter("m", new_id=new_id, client="v5")
+    writer.tool_input("a", "web", {}, provider_executed=True)
+    writer.tool_input("b", "search", {})
+    writer.tool_output("b", 1)
+    assert writer.finish("tool-calls") == [FinishStep(), *QUIET_STEP, Finish()]
+
+
 def test_a_turn_that_ends_on_a_result_opens_one_more_step(writer: MessageWriter) -> None:
     writer.tool_input("c", "search", {})
     writer.tool_output("c", 1)

@@ -35,8 +35,8 @@ async def serving(app: Starlette) -> AsyncGenerator[httpx.AsyncClient, None]:
         limits = httpx.Limits(max_connections=None)
         try:
             async with (
-                asyncio.timeout(60),
-                httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=limits) as http,
+                asyncio.timeout(120),
+                httpx.AsyncClient(base_url=url, timeout=120, trust_env=False, limits=limits) as http,
             ):
                 yield http
         finally:
@@ -99,7 +99,7 @@ async def test_64_agents_have_threads_and_the_next_one_waits_for_a_place() -> No
         release.wait(30)
 
     def all_begin() -> bool:
-        return all(began.acquire(timeout=30) for _ in range(64))
+        return all(began.acquire(timeout=120) for _ in range(64))
 
     async with serving(create_app(agent, grace=None)) as http:
         for number in range(65):

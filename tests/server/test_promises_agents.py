@@ -107,15 +107,15 @@ def test_an_agent_that_refuses_its_cancellation_keeps_neither_its_chat_nor_the_s
             assert httpx.post(f"{url}/chat/stop", timeout=30).status_code == 204
             assert to_end(lines)[-1] == {"type": "abort"}
             # 1 second, and the rest for a machine that is busy.
-            assert time.monotonic() - began < 4
+            assert time.monotonic() - began < 20
         with asking(url) as lines:
             read_until(lines, "I begin")
             began = time.monotonic()
             process.send(signal.SIGTERM)
             assert to_end(lines)[-1] == {"type": "abort"}
         process.wait()
-        # The grace and 8 seconds.
-        assert time.monotonic() - began < 12
+        # The grace and 8 seconds, and the rest for a machine that is busy.
+        assert time.monotonic() - began < 40
 
 
 BLOCKING = """\

@@ -21,7 +21,7 @@ import httpx
 import pytest
 from starlette.requests import HTTPConnection
 
-from fast_loop import run_fast
+from fast_loop import hurrying, run_fast
 from http_pages import user
 from locks import postgres_locked, sqlite_locked
 from loopback import USECHAT, Process, answer_status, asking, read_until, running, serving_here, until
@@ -122,6 +122,7 @@ def test_a_sqlite_file_that_somebody_locked_is_read_and_whoever_writes_is_told_i
             kept = await server.get()
             with ExitStack() as stack:
                 await asyncio.to_thread(stack.enter_context, sqlite_locked(file))
+                stack.enter_context(hurrying(SPEED))
                 posting = asyncio.gather(*(server.post(chat, number) for number, chat in enumerate(chats, 1)))
                 assert await server.get() == kept
                 assert await server.get("/readyz") == (503, "the database does not answer\n")
@@ -131,7 +132,7 @@ def test_a_sqlite_file_that_somebody_locked_is_read_and_whoever_writes_is_told_i
             assert await server.get("/readyz") == (200, "ok\n")
             assert (await server.roles())[-2:] == ["user", "assistant"]
 
-    run_fast(main(), SPEED)
+    run_fast(main())
 
 
 def locking(postgres: Postgres, url: str) -> AbstractAsyncContextManager[None]:
@@ -154,14 +155,15 @@ def test_a_postgres_that_hangs_lets_everybody_go_in_time(
         async with serving(url) as server, server.waiting("running") as rest, server.waiting("replaced"):
             assert (await server.post())[0].status_code == 200
             async with hang(postgres, url):
-                answers = await asyncio.gather(
-                    server.timed("GET", "/api/chat/chat/messages"),
-                    server.post(),
-                    server.post("replaced"),
-                    server.timed("POST", "/api/chat/running/stop"),
-                    server.get("/readyz"),
-                    server.get("/healthz"),
-                )
+                with hurrying(SPEED):
+                    answers = await asyncio.gather(
+                        server.timed("GET", "/api/chat/chat/messages"),
+                        server.post(),
+                        server.post("replaced"),
+                        server.timed("POST", "/api/chat/running/stop"),
+                        server.get("/readyz"),
+                        server.get("/healthz"),
+                    )
                 got, posted, replaced, stopped, readiness, health = answers
                 assert [refusal(got), refusal(posted), refusal(replaced)] == [BUSY] * 3
                 assert refusal(stopped) == (204, "", None)
@@ -171,7 +173,7 @@ def test_a_postgres_that_hangs_lets_everybody_go_in_time(
             await server.http.post("/api/chat/replaced/stop")
         assert rest[-1] == 'data: {"type":"abort"}'
 
-    run_fast(main(), SPEED)
+    run_fast(main())
 
 
 async def hanging(_connection: HTTPConnection) -> str:
@@ -248,8 +250,12 @@ def seconds_to_end(process: Process) -> float:
 
 def test_usechat_serve_ends_in_time_although_postgres_hangs(postgres: Postgres, tmp_path: Path) -> None:
     (tmp_path / "agents.py").write_text(AGENT)
-    command = [*USECHAT, "serve", "agents:agent", "--port", "0", "--history", postgres.create(), "--grace", "1"]
-    with running(command, tmp_path) as process, running(command, tmp_path) as hurried, ExitStack() as stack:
+    command = [*USECHAT, "serve", "agents:agent", "--port", "0", "--history", postgres.create(), "--grace"]
+    with (
+        running([*command, "1"], tmp_path) as process,
+        running([*command, "600"], tmp_path) as hurried,
+        ExitStack() as stack,
+    ):
         url, other = (each.first_line().split()[-1] for each in (process, hurried))
         lines = stack.enter_context(asking(url))
         others = stack.enter_context(asking(other, chat="other"))
@@ -261,5 +267,5 @@ def test_usechat_serve_ends_in_time_although_postgres_hangs(postgres: Postgres, 
             until(lambda: answer_status(other, chat="another") == 503, hurried)
             hurried.send(signal.SIGTERM)
             # 2 seconds, and 9 of which these are a part; the rest is for a machine that is busy.
-            assert seconds_to_end(hurried) < 4
-            assert seconds_to_end(process) < 12
+            assert seconds_to_end(hurried) < 40
+            assert seconds_to_end(process) < 40

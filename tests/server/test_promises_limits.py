@@ -49,9 +49,9 @@ async def crowded(settings: ChatSettings, **options: Any) -> AsyncGenerator[tupl
     crowd = Crowd()
     limits = httpx.Limits(max_connections=None)
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(60),
         serving_here(create_app(crowd.agent, settings=settings, grace=None, **options)) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, headers=ANN, limits=limits) as http,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120, headers=ANN, limits=limits) as http,
     ):
         try:
             yield crowd, http

@@ -90,7 +90,7 @@ async def test_whoever_leaves_while_something_is_sent_is_gone_at_once() -> None:
                 await asyncio.sleep(0)
 
     reader = reader_of(log, on_leave=lambda: left.append("left"))
-    await asyncio.wait_for(TurnResponse(reader, StreamLimits(), Metrics())({}, receive, send), 5)
+    await asyncio.wait_for(TurnResponse(reader, StreamLimits(), Metrics())({}, receive, send), 60)
     assert left == ["left"]
 
 
@@ -112,5 +112,5 @@ async def test_a_reader_that_does_not_read_is_cut_also_one_of_a_replay(over: boo
             await asyncio.get_running_loop().create_future()
 
     limits = StreamLimits(behind=100_000, patience=0.01)
-    await asyncio.wait_for(TurnResponse(reader, limits, Metrics())({}, receive, send), 5)
+    await asyncio.wait_for(TurnResponse(reader, limits, Metrics())({}, receive, send), 60)
     assert left == ["left"]

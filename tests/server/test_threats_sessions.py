@@ -183,6 +183,7 @@ def test_a_socket_on_which_nobody_signs_in_is_closed_whatever_it_says() -> None:
                 while True:
                     assert await ask(page, "r1", bearer="wrong") == NOT_SIGNED_IN
                     await page.send(json.dumps({"type": "abort", "requestId": "r1"}))
+                    await asyncio.sleep(1)
 
             with pytest.raises(ConnectionClosed) as caught:
                 await talk()

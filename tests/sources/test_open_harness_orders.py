@@ -6,6 +6,7 @@ from hypothesis import given, settings
 
 from goldens import mapped
 from harness_runs import ANY_EVENTS, OPTIONS, RUNS, Story, texts_of
+from soak import draws
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.codec import encode_chunk
 from usechat.protocol.verdict import judge, recorded_events
@@ -18,7 +19,7 @@ def stream_of(events: list[dict[str, Any]], options: dict[str, Any]) -> list[Chu
     return chunks
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(100, 30))
 @given(RUNS, OPTIONS)
 def test_what_the_runs_of_a_flow_say_is_said_once_in_parts_of_their_own(story: Story, options: dict[str, Any]) -> None:
     said = story.said
@@ -27,7 +28,7 @@ def test_what_the_runs_of_a_flow_say_is_said_once_in_parts_of_their_own(story: S
     assert texts_of(stream_of(story.events, options)) == said
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=draws(100, 40))
 @given(ANY_EVENTS, OPTIONS)
 def test_events_of_any_shape_in_any_order_give_a_legal_stream(
     events: list[dict[str, Any]], options: dict[str, Any]

@@ -76,7 +76,7 @@ def store_machine(
             super().__init__(make(), kept, loop_factory(), tick)
 
     StoreMachine.TestCase.settings = settings(
-        max_examples=draws(150, 20), stateful_step_count=50, report_multiple_bugs=False
+        max_examples=draws(50, 60), stateful_step_count=50, report_multiple_bugs=False
     )
     return StoreMachine
 

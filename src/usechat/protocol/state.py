@@ -114,10 +114,11 @@ class StreamState:
     def resubmits(self, step: int, closing: Collection[Call] = ()) -> bool:
         """Whether a page that sends automatically posts again if this is the last step and these calls are closed."""
         calls = [call for call in self.calls.values() if call.step == step]
-        if not self.first_release:
-            calls = [call for call in calls if not call.provider_executed]
+        ours = [call for call in calls if not call.provider_executed]
         answered = _CLOSED | _ANSWERED if self.first_release else _ANSWERED
-        return bool(calls) and all(call.state in answered or call in closing for call in calls)
+        # 5.0.0 looks at all calls of the step, later releases only at ours.
+        looks = (calls, ours) if self.first_release else (ours,)
+        return any(seen and all(call.state in answered or call in closing for call in seen) for seen in looks)
 
     def _continue(self, part: Mapping[str, Any]) -> None:
         kind: str = part["type"]
