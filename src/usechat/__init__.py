@@ -14,7 +14,7 @@ from usechat.errors import (
     UsechatError,
 )
 from usechat.protocol import ChatRequest, MessageReader, MessageWriter, UIMessage, decode_chunk, encode_chunk
-from usechat.sources.plain import Reasoning, ToolCall, ToolError, ToolResult
+from usechat.sources.plain import Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
 
 if TYPE_CHECKING:
     from usechat.server.app import create_app
@@ -34,6 +34,7 @@ __all__ = [
     "Reasoning",
     "RemoteProtocolError",
     "RequestError",
+    "StructuredOutput",
     "ToolAnswer",
     "ToolCall",
     "ToolError",
