@@ -9,12 +9,13 @@ import pytest
 from flows.elsewhere import NODE, START, converse, hang, original, parrot, reaches, serving, standing
 from loopback import free_port
 from usechat.agents.chat import Chat
+from usechat.agents.open_harness import OpenHarnessAgent
 from usechat.flows import agent_node
 from usechat.flows.remote import RemoteRuntime
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, TextDelta
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import decode_request
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports.agent import AgentTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +26,8 @@ class Page:
     """A chat with runtimes elsewhere, a new one for each run."""
 
     def __init__(self, url: str) -> None:
-        self.transport = OpenHarnessChatTransport(lambda: RemoteRuntime(url))
+        self.agent = OpenHarnessAgent(lambda: RemoteRuntime(url))
+        self.transport = AgentTransport(self.agent)
         self.messages: list[UIMessage] = []
 
     async def send(self, text: str) -> AsyncGenerator[Chunk, None]:
@@ -71,7 +73,7 @@ async def test_a_message_reaches_the_agent_that_runs_elsewhere():
     async with serving(converse) as served:
         page = Page(served.url)
         await page.send("first")
-        await reaches(lambda: any(event["type"] == "agent:start" for event in served.events))
+        await reaches(lambda: page.agent.gives_way("c", None))
         await read_until(await page.send("hello"), "hello")
         assert (await page.ask("end"))[-1] == Finish("stop")
         assert served.runtimes[0].snapshot().outputs == {"a": ["hello"]}

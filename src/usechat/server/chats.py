@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from usechat.agents import Agent, CountsUnused
+from usechat.agents import Agent, CountsUnused, GivesWay
 from usechat.agents.chat import Chat, Request
 from usechat.agents.registry import agent_of
 from usechat.errors import RequestError, TailChangedError
@@ -211,7 +211,18 @@ class Chats:
 class ChatOpening:
     """One request for a turn; `stopped` says that it is to be stopped as soon as it has begun."""
 
-    __slots__ = ("_admission", "_chats", "_headers", "_request", "_user", "_writing", "head", "regenerates", "stopped")
+    __slots__ = (
+        "_admission",
+        "_chats",
+        "_edits",
+        "_headers",
+        "_request",
+        "_user",
+        "_writing",
+        "head",
+        "regenerates",
+        "stopped",
+    )
 
     def __init__(self, chats: Chats, request: ChatRequest, user: str | None, headers: Mapping[str, str]) -> None:
         self._chats = chats
@@ -220,6 +231,7 @@ class ChatOpening:
         self._headers = headers
         self._admission: Admission | None = None
         self._writing: str | None = None
+        self._edits = False
         self.stopped: StopReason | None = None
         regenerates = request.trigger == "regenerate-message"
         # Without an id it is the last answer.
@@ -235,9 +247,15 @@ class ChatOpening:
         )
 
     async def check(self, running: TurnHead) -> None:
-        await self._chats.history.admit(self._request, self.head.owner, running.message_id)
+        admission = await self._chats.history.admit(self._request, self.head.owner, running.message_id)
+        self._edits = self._request.message_id is not None or admission.keep < admission.after.length
         # An answer without a single part is not stored, and can be written again all the same.
         self._writing = running.message_id if self.regenerates is not None else None
+
+    def may_replace(self) -> bool:
+        agent = self._chats.agent
+        # Whoever edits a message does not want the rest of its answer.
+        return self._edits or not isinstance(agent, GivesWay) or agent.gives_way(self._request.id, self._user)
 
     async def prepare(self, claim: Claim) -> Prepared:
         admission = self._admission = await self._begin(claim.epoch)
