@@ -89,6 +89,24 @@ async def test_a_paused_chat_is_kept_by_the_store_alone(store: RunStore) -> None
     assert server.asked_for == [None, server.made[0].snapshot().run_id]
 
 
+async def test_a_paused_runtime_that_cannot_be_loaded_stays_with_its_chat() -> None:
+    class Elsewhere:
+        """Runs where no store of ours is."""
+
+        def __init__(self, inner: FlowRuntime) -> None:
+            self.run, self.dispatch, self.on_event = inner.run, inner.dispatch, inner.on_event
+            self.snapshot, self._inner = inner.snapshot, inner
+
+        @property
+        def waiting(self) -> list[str]:
+            return self._inner.waiting
+
+    server = Server(MemoryRunStore())
+    server.agent = OpenHarnessAgent(lambda _: Elsewhere(server.make(None)), store=MemoryRunStore())
+    assert await server.say(ONE) == ["one?"]
+    assert await server.say(ONE, answer(), TWO) == ["So one and two."]
+
+
 async def test_the_runs_of_two_users_with_one_chat_id_are_kept_apart(store: RunStore) -> None:
     before, after = Server(store), Server(store)
     for name in ("ann", "bob", None):

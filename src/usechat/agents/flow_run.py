@@ -79,7 +79,7 @@ class FlowRun:
     died, and it is paused. `in_turn` is set by whoever is shown the run.
     """
 
-    def __init__(self, runtime: Runtime, on_end: Callable[["FlowRun"], object], prompted: str = "") -> None:
+    def __init__(self, runtime: Runtime, on_end: Callable[["FlowRun"], object], prompted: str | None = None) -> None:
         """Take the runtime.
 
         Raises:
@@ -91,17 +91,17 @@ class FlowRun:
                 "OpenHarnessChatTransport takes a function that makes a new runtime each time"
             )
             raise AgentError("The runtime is at work for another chat.")
-        _AT_WORK.add(id(runtime))
         self.task: asyncio.Task[BaseException | None] | None = None
         self.in_turn = False
         self._runtime = runtime
         self._on_end = on_end
         self._prompted = prompted
-        self._interrupted = prompted != ""
+        self._interrupted = prompted is not None
         self._flow_name = ""
         self._agents: dict[str, None] = {}
         self._shown: Pushed[_Event] | None = None
         self._unsubscribe = runtime.on_event(self._hear)
+        _AT_WORK.add(id(runtime))
 
     def leave(self) -> None:
         """Let go of the runtime."""
@@ -124,8 +124,8 @@ class FlowRun:
 
     @property
     def is_parked(self) -> bool:
-        """Whether it is paused, a store has all of it, and nobody is shown it."""
-        if self.status != "paused" or self.in_turn or not self.has_stopped:
+        """Whether it is paused, can be loaded from a store that has all of it, and nobody is shown it."""
+        if self.status != "paused" or self.in_turn or not self.has_stopped or not hasattr(self._runtime, "load"):
             return False
         return self.task is None or (not self.task.cancelled() and self.task.result() is None)
 

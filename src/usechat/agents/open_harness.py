@@ -200,7 +200,7 @@ class OpenHarnessAgent:
             return cast("Callable[[], Runtime]", self._runtime)()
         return cast("Callable[[str | None], Runtime]", self._runtime)(run_id)
 
-    def _adopt(self, key: _Key, runtime: Runtime, prompted: str = "") -> FlowRun:
+    def _adopt(self, key: _Key, runtime: Runtime, prompted: str | None = None) -> FlowRun:
         run = self._runs[key] = FlowRun(runtime, lambda run: self._drop_if_done(key, run), prompted)
         if isinstance(runtime, CountsUnused):
             runtime.unused = self.unused
