@@ -8,6 +8,7 @@ from typing import Any
 
 from websockets.asyncio.server import ServerConnection, broadcast, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 
 from flows.play import flow, node
 from loopback import free_port
@@ -91,10 +92,14 @@ class Harness:
 
 
 @asynccontextmanager
-async def standing(port: int | None = None) -> AsyncGenerator[Harness, None]:
+async def standing(port: int | None = None, *, names_runs: bool = False) -> AsyncGenerator[Harness, None]:
+    def tell_of_runs(_connection: ServerConnection, _request: Request, response: Response) -> None:
+        if names_runs:
+            response.headers["x-usechat-runs"] = "1"
+
     port = port or free_port()
     harness = Harness(port)
-    async with asyncio.timeout(30), serve(harness.attend, "127.0.0.1", port):
+    async with asyncio.timeout(30), serve(harness.attend, "127.0.0.1", port, process_response=tell_of_runs):
         yield harness
 
 

@@ -18,6 +18,7 @@ from flows.elsewhere import (
     START,
     Harness,
     Listening,
+    listening,
     paired,
     reaches,
     standing,
@@ -404,3 +405,35 @@ async def test_a_run_that_does_not_stop_is_given_up(command: str):
             await run
         assert (ears.status, ears.events) == ("aborted", [START, LOST])
         await reaches(lambda: not harness.sockets)
+
+
+async def test_only_frames_that_name_the_run_are_heard_where_runs_have_names():
+    async with standing(names_runs=True) as harness, listening(harness.url) as ears:
+        with pytest.raises(FlowError, match="There is no run yet"):
+            ears.runtime.dispatch({"type": "abort"})
+        await harness.say(START)
+        run = ears.run()
+        name = (await harness.heard.get())["run"]
+        for other in ({}, {"run": "another"}, {"run": ""}, {"run": None}):
+            for event in (START, COMPLETE):
+                await harness.frame(json.dumps({"type": "event", "event": event, **other}))
+            await harness.frame(json.dumps({"type": "refused", "command": "run", **other}))
+        for event in (START, COMPLETE):
+            await harness.frame(json.dumps({"type": "event", "run": name, "event": event}))
+        assert (await run).run_id == name
+        assert ears.events == [START, COMPLETE]
+
+
+async def test_an_original_that_is_away_is_free_when_whoever_waits_for_it_is_closed():
+    port = free_port()
+    ears = Listening(f"ws://127.0.0.1:{port}/ws", first_pause=600, longest_pause=600)
+    async with standing(port):
+        await ears.runtime.connect()
+    await reaches(lambda: not ears.runtime.connected)
+    async with standing(port) as harness:
+        other = Listening(harness.url)
+        with pytest.raises(FlowError, match="at work for another run"):
+            await other.runtime.connect()
+        await ears.runtime.aclose()
+        await other.runtime.connect()
+        await other.runtime.aclose()

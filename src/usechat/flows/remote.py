@@ -359,7 +359,6 @@ class RemoteRuntime:
     def _leave_if_over(self) -> None:
         if not self._stays and self._run.status not in ("running", "paused"):
             self._socket.leave()
-            self._release()
 
 
 def _note_node(run: RunSnapshot, node_id: str, event: Event) -> None:
