@@ -111,6 +111,7 @@ _TYPES: Final = st.sampled_from(
         *("node:error", "node:skipped", "edge:fire", "loop:iterate", "state:patch", "command:received", "agent:start"),
         *("agent:text:delta", "agent:text", "agent:thinking:delta", "agent:thinking", "agent:tool", "agent:error"),
         *("agent:complete", "agent:paused", "agent:aborted", "recording:linked", "phase:entered", "event", "", None),
+        "agent:part",
     )
 )
 # Few events end the turn, so that most streams get somewhere.
@@ -127,6 +128,8 @@ _EVENT: Final = st.fixed_dictionaries(
         "error": st.just("Node execution timed out after 5000ms") | _JUNK,
         "status": st.just("failed") | _JUNK,
         "usage": st.just({"inputTokens": 1, "outputTokens": None}) | _JUNK,
+        "part": st.sampled_from(({"type": "file", "url": "u", "mediaType": "m"}, {"type": "data-x", "data": 1}))
+        | _JUNK,
         **dict.fromkeys(("toolInput", "toolOutput", "durationMs", "errorType", "message", "output", "event"), _JUNK),
         **dict.fromkeys(("reason", "flowName", "totalCostUsd", "numTurns"), _JUNK),
     },

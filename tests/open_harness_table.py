@@ -192,6 +192,16 @@ TOOLS: Final = [
     ),
 ]
 
+PARTS: Final = [
+    Row(case=case, before=BEGUN, event=agent("part", part=part), chunks=[part])
+    for case, part in (
+        ("a page", {"type": "source-url", "sourceId": "s-1", "url": "https://tides.example", "title": "Tides"}),
+        ("a document", {"type": "source-document", "sourceId": "s-1", "mediaType": "text/plain", "title": "Tides"}),
+        ("a file", {"type": "file", "url": "data:text/plain,noon", "mediaType": "text/plain"}),
+        ("data", {"type": "data-tide", "data": {"at": "noon"}, "id": "d-1"}),
+    )
+]
+
 NODES: Final = [
     Row(
         case="",
@@ -430,4 +440,4 @@ AGENTS: Final = [
     ),
 ]
 
-ROWS: Final[list[Row]] = [*TEXTS, *REASONING, *TOOLS, *NODES, *FLOWS, *AGENTS]
+ROWS: Final[list[Row]] = [*TEXTS, *REASONING, *TOOLS, *PARTS, *NODES, *FLOWS, *AGENTS]

@@ -50,7 +50,7 @@ def test_the_apps_of_the_open_harness_guide_are_apps(tmp_path: Path) -> None:
         if named := FILE.match(block):
             (tmp_path / named[1]).write_text(block, encoding="utf-8")
     apps = [block for _, block in BLOCK.findall(guide) if "create_app" in block]
-    assert len(apps) == 2
+    assert len(apps) == 3
     for app in apps:
         (tmp_path / "app.py").write_text(f"{app}\nprint([route.path for route in app.routes])\n", encoding="utf-8")
         printed = subprocess.run([sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, check=True)

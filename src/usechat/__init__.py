@@ -49,7 +49,7 @@ from usechat.protocol.chunks import (
     ToolOutputError,
 )
 from usechat.protocol.model_messages import to_model_messages
-from usechat.sources.plain import PlainEvent, Reasoning, ToolCall, ToolError, ToolResult
+from usechat.sources.plain import PlainEvent, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
 
 if TYPE_CHECKING:
     from usechat.server.app import create_app
@@ -89,6 +89,7 @@ __all__ = [
     "Start",
     "StartStep",
     "SteeringMessage",
+    "StructuredOutput",
     "TextDelta",
     "TextEnd",
     "TextStart",

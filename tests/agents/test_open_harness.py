@@ -1,13 +1,14 @@
 """What the driver of flows does beside what its transport shows; see tests/transports/test_open_harness.py."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from usechat.agents.chat import Chat, Request
+from driving import Control, all_of, new_chat, until, user
+from usechat.agents.chat import Chat
 from usechat.agents.open_harness import OpenHarnessAgent
 from usechat.errors import AgentError, MappingError
 from usechat.flows import Command, Event, FlowRuntime, NodeContext, NodeFunction, RunSnapshot, agent_node
@@ -15,56 +16,11 @@ from usechat.protocol.chunks import Chunk
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
 from usechat.stores import StopReason
-from usechat.turns.output import Output
 from usechat.turns.pump import Unused
 
 pytestmark = pytest.mark.anyio
 
 ASKED = {"prompt": "{{ flow.input.message }}"}
-
-
-class Control:
-    """The turn of a chat that nobody reads."""
-
-    def __init__(self) -> None:
-        self.stopping = asyncio.Event()
-        self.stopped: StopReason | None = None
-        self.output = Output(MessageWriter("m", new_id=lambda: "id"), self)
-
-    def hold(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    @property
-    def full(self) -> None:
-        return None
-
-    async def room(self) -> None:
-        pass
-
-    def take(self, chunks: Iterable[Chunk]) -> None:
-        list(chunks)
-
-    def take_texts(self, part: str, texts: Sequence[str]) -> None:
-        pass
-
-    def fail(self, error: BaseException) -> None:
-        raise error
-
-
-def user(text: str, message_id: str = "u1") -> UIMessage:
-    return UIMessage(message_id, "user", [{"type": "text", "text": text}])
-
-
-def new_chat(*messages: UIMessage, control: Control | None = None, **options: Any) -> Chat:
-    return Chat(
-        control or Control(),
-        id="c",
-        text=messages[-1].text,
-        messages=list(messages),
-        request=Request({}, {}),
-        client="portable",
-        **options,
-    )
 
 
 class Runtimes:
@@ -87,19 +43,6 @@ class Runtimes:
 async def hangs(context: NodeContext, value: dict[str, Any]) -> None:
     context.emit({"type": "agent:text", "content": value["prompt"]})
     await asyncio.Event().wait()
-
-
-async def until(events: AsyncGenerator[Event, None], kind: str) -> Event:
-    async with asyncio.timeout(60):
-        async for event in events:
-            if event["type"] == kind:
-                return event
-    raise AssertionError(kind)
-
-
-async def all_of(events: AsyncGenerator[Event, None]) -> list[str]:
-    async with asyncio.timeout(60):
-        return [event["type"] async for event in events]
 
 
 async def test_the_events_of_a_turn_are_those_of_the_run() -> None:

@@ -1,13 +1,16 @@
 """`usechat serve flow.yaml --nodes module`."""
 
+import signal
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
-from loopback import USECHAT, ask, parts, running
+from loopback import SECONDS, USECHAT, ask, parts, read_until, running, text_part
 from usechat.cli.app import app
 
 FLOW: Final = """\
@@ -18,6 +21,7 @@ nodes:
     input: {message: "{{ flow.input.message }}"}
 edges: []
 """
+SERVED: Final = ("flow.yaml", "--nodes", "flow_nodes")
 NODES: Final = """\
 async def talk(context, value):
     context.emit({"type": "agent:text", "content": "You said: " + value["message"]})
@@ -51,6 +55,133 @@ def test_a_flow_is_served_at_the_path_of_a_chat(folder: Path) -> None:
     assert said == [{"type": "step-start"}, {"type": "text", "text": "You said: hello", "state": "done"}]
 
 
+STEPS: Final = """\
+name: steps
+nodes:
+  - {id: first, type: note, input: {}}
+  - {id: asks, type: ask, input: {message: "{{ flow.input.message }}"}}
+  - {id: other, type: other, input: {}}
+edges:
+  - {from: first, to: asks}
+"""
+STEPS_NODES: Final = """\
+import asyncio
+from pathlib import Path
+
+begun = asyncio.Event()
+
+
+def note_down(context):
+    with Path("ran").open("a") as ran:
+        ran.write(context.node_id + "\\n")
+
+
+async def note(context, value):
+    note_down(context)
+
+
+async def ask(context, value):
+    note_down(context)
+    if context.resume_message is None:
+        # Without concurrency the other node would never begin.
+        await begun.wait()
+        context.emit({"type": "agent:thinking", "content": "Hm"})
+        context.emit({"type": "agent:text", "content": value["message"] + "?"})
+        await asyncio.Event().wait()
+    context.emit({"type": "agent:text", "content": f"So {value['message']} and {context.resume_message}."})
+
+
+async def other(context, value):
+    begun.set()
+
+
+nodes = {"note": note, "ask": ask, "other": other}
+"""
+
+
+def post(url: str, message_id: str, text: str, **options: Any) -> AbstractContextManager[httpx.Response]:
+    body = {"id": "c", "message": {"id": message_id, "role": "user", "parts": [{"type": "text", "text": text}]}}
+    return httpx.stream("POST", url, json=body, timeout=SECONDS, **options)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_chat_goes_on_with_its_run_after_the_server_was_started_again(folder: Path, how: signal.Signals) -> None:
+    (folder / "flow.yaml").write_text(STEPS)
+    (folder / "flow_nodes.py").write_text(STEPS_NODES)
+    options = ["--runs", "sqlite:///runs.db", "--concurrency", "2", "--option", "send_reasoning=false"]
+    command = [*USECHAT, "serve", *SERVED, *options, "--grace", "0", "--port", "0"]
+    with running(command, folder) as process:
+        url = process.first_line().split()[-1]
+        with post(url, "u1", "one") as response:
+            assert "Hm" not in read_until(response.iter_lines(), "one?")
+            process.send(how)
+            assert process.wait()[0] == (-how if how == signal.SIGKILL else 0), process.errors()
+    # A server that was not killed has closed the database.
+    assert how == signal.SIGKILL or not (folder / "runs.db-wal").exists()
+    with running(command, folder) as process:
+        url = process.first_line().split()[-1]
+        with post(url, "u2", "two") as response:
+            said = [part.get("text") for part in parts(response.read().decode()) if part["type"] == "text"]
+    assert said == ["So one and two."]
+    # The node that was done is not done again.
+    assert (folder / "ran").read_text().split() == ["first", "asks", "asks"]
+
+
+APP: Final = """\
+import asyncio
+
+from usechat import create_app
+from usechat.database import Database
+from usechat.flows import DatabaseRunStore, FlowRuntime, load_flow
+from usechat.transports.open_harness import OpenHarnessChatTransport
+
+flow = load_flow("flow.yaml")
+store = DatabaseRunStore(Database("sqlite:///runs.db"))
+
+
+def make(run_id):
+    async def talk(context, value):
+        if context.resume_message is None:
+            context.emit({"type": "agent:text", "content": value["message"] + "?"})
+            runtime.dispatch({"type": "pause"})
+            await asyncio.Event().wait()
+        context.emit({"type": "agent:text", "content": f"So {value['message']} and {context.resume_message}."})
+
+    runtime = FlowRuntime(flow, {"talk": talk}, store, run_id=run_id)
+    return runtime
+
+
+transport = OpenHarnessChatTransport(make, store=store)
+app = create_app(transport, authenticate=lambda request: request.headers["x-user"], history="client")
+"""
+
+
+def test_paused_chats_of_one_id_go_on_for_their_users_after_the_server_was_killed(folder: Path) -> None:
+    (folder / "flow_app.py").write_text(APP)
+
+    def tell(url: str, user: str, *texts: str) -> list[Any]:
+        messages = [
+            {"id": f"m{number}", "role": "user" if number % 2 == 0 else "assistant", "parts": [text_part(text)]}
+            for number, text in enumerate(texts)
+        ]
+        body, headers = {"id": "c", "messages": messages}, {"x-user": user}
+        answer = parts(httpx.post(url, json=body, headers=headers, timeout=SECONDS).text)
+        return [part["text"] for part in answer if part["type"] == "text"]
+
+    with running([*USECHAT, "serve", "flow_app:app", "--port", "0"], folder) as process:
+        url = process.first_line().split()[-1] + "/api/chat"
+        for user in ("ann", "bob"):
+            assert tell(url, user, user) == [f"{user}?"]
+        process.send(signal.SIGKILL)
+        process.wait()
+    with running([*USECHAT, "serve", "flow_app:app", "--port", "0"], folder) as process:
+        url = process.first_line().split()[-1] + "/api/chat"
+        # Somebody else's chat of that id is a new one.
+        assert tell(url, "eve", "x", "y", "eve") == ["eve?"]
+        for user in ("bob", "ann"):
+            assert tell(url, user, "x", "y", "two") == [f"So {user} and two."]
+
+
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
@@ -62,6 +193,13 @@ def test_a_flow_is_served_at_the_path_of_a_chat(folder: Path) -> None:
         (["flow.yaml", "--nodes", "flow_nodes:number"], "flow_nodes:number is no mapping of node types to functions."),
         (["nothing.yaml"], "nothing.yaml cannot be read: No such file or directory."),
         (["flow_nodes:talk", "--nodes", "flow_nodes"], "--nodes is for flows"),
+        (["flow_nodes:talk", "--runs", "sqlite://"], "--runs is for flows"),
+        (["flow_nodes:talk", "--concurrency", "2"], "--concurrency is for flows"),
+        (["flow_nodes:talk", "--option", "send_reasoning=false"], "--option is for flows"),
+        ([*SERVED, "--option", "sendAll=true"], "There is no option 'sendAll': the options are send_reasoning,"),
+        ([*SERVED, "--option", "send_reasoning"], "The option 'send_reasoning' must have the form name=true"),
+        ([*SERVED, "--runs", "runs.db"], "The database URL must be one of SQLite or PostgreSQL"),
+        ([*SERVED, "--runs", "sqlite:///no/runs.db"], "The runs cannot be kept in no/runs.db: "),
     ],
 )
 def test_what_cannot_be_served_is_told_in_a_sentence(arguments: list[str], sentence: str) -> None:

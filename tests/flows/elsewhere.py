@@ -3,11 +3,12 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, broadcast, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 
 from flows.play import flow, node
 from loopback import free_port
@@ -31,6 +32,7 @@ __all__ = [
     "converse",
     "hang",
     "listening",
+    "original",
     "paired",
     "parrot",
     "reaches",
@@ -74,7 +76,9 @@ class Harness:
 
     async def frame(self, frame: str | bytes) -> None:
         for socket in tuple(self.sockets):
-            await socket.send(frame)
+            # One may be on its way out.
+            with suppress(ConnectionClosed):
+                await socket.send(frame)
 
     async def command(self) -> Any:
         frame = await asyncio.wait_for(self.heard.get(), 60)
@@ -88,10 +92,14 @@ class Harness:
 
 
 @asynccontextmanager
-async def standing(port: int | None = None) -> AsyncGenerator[Harness, None]:
+async def standing(port: int | None = None, *, names_runs: bool = False) -> AsyncGenerator[Harness, None]:
+    def tell_of_runs(_connection: ServerConnection, _request: Request, response: Response) -> None:
+        if names_runs:
+            response.headers["x-usechat-runs"] = "1"
+
     port = port or free_port()
     harness = Harness(port)
-    async with asyncio.timeout(60), serve(harness.attend, "127.0.0.1", port):
+    async with asyncio.timeout(60), serve(harness.attend, "127.0.0.1", port, process_response=tell_of_runs):
         yield harness
 
 
@@ -169,6 +177,37 @@ async def serving(talk: NodeFunction, played: Mapping[str, Any] = TALK, **option
     served = Served(talk, played)
     async with asyncio.timeout(60), serve_runtime(served.make, **options) as served.url:
         yield served
+
+
+@asynccontextmanager
+async def original(talk: NodeFunction, *, refuses: bool) -> AsyncGenerator[str, None]:
+    """A runtime that knows the command `run`, but no ids: each socket hears each run, and a busy one takes no other."""
+    sockets: set[ServerConnection] = set()
+    runs: set[asyncio.Task[Any]] = set()
+
+    def tell(event: Event) -> None:
+        broadcast(sockets, json.dumps({"type": "event", "event": event}))
+
+    async def attend(socket: ServerConnection) -> None:
+        sockets.add(socket)
+        try:
+            async for frame in socket:
+                command = json.loads(frame)["command"]
+                if command["type"] == "run" and not runs:
+                    runtime = FlowRuntime(TALK, {"talk": talk})
+                    runtime.on_event(tell)
+                    run = asyncio.create_task(runtime.run(command["input"]))
+                    runs.add(run)
+                    run.add_done_callback(runs.discard)
+                elif refuses:
+                    await socket.send(json.dumps({"type": "refused", "command": command["type"]}))
+        except ConnectionClosed:
+            pass
+        finally:
+            sockets.discard(socket)
+
+    async with asyncio.timeout(60), serve(attend, "127.0.0.1", port := free_port()):
+        yield f"ws://127.0.0.1:{port}/ws"
 
 
 async def reaches(condition: Callable[[], bool]) -> None:

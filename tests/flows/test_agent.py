@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from flows.play import Play, flow, node
-from usechat import Chat, Reasoning, ToolCall, ToolError, ToolResult
+from flows.play import Play, edge, flow, node
+from usechat import Chat, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
 from usechat.flows import FlowRuntime, agent_node
-from usechat.protocol.chunks import Error, MessageMetadata
+from usechat.protocol.chunks import Error, File, MessageMetadata
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.plain import PlainEvent, PlainMapper
+from usechat.transports.open_harness import OpenHarnessChatTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +31,7 @@ def told(play: Play, kind: str) -> list[dict[str, Any]]:
     ]
 
 
-async def test_the_output_is_the_last_block_of_text_with_what_it_took():
+async def test_the_output_is_all_text_with_what_it_took():
     async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
         yield "Let me look."
         yield ToolCall("c", "look", {})
@@ -46,9 +47,83 @@ async def test_the_output_is_the_last_block_of_text_with_what_it_took():
     assert output.pop("durationMs") >= 0
     usage = {"inputTokens": 12, "outputTokens": 34}
     session = snapshot.agent_sessions["a"]
-    assert output == {"text": "It is blue.", "usage": usage, "sessionId": session, "numTurns": 1}
-    assert told(play, "agent:complete") == [{"result": "It is blue.", "usage": usage, "numTurns": 1}]
+    assert output == {"text": "Let me look.It is blue.", "usage": usage, "sessionId": session, "numTurns": 1}
+    assert told(play, "agent:complete") == [{"result": "Let me look.It is blue.", "usage": usage, "numTurns": 1}]
     assert told(play, "agent:tool") == [{"toolName": "look", "toolInput": {}, "toolOutput": None}]
+
+
+async def test_the_output_is_the_last_block_of_text_if_it_was_asked_for():
+    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+        yield "Let me look."
+        yield ToolCall("c", "look", {})
+        yield ToolResult("c", None)
+        yield "It is "
+        yield "blue."
+
+    node_of = agent_node(agent, last_block=True)
+    play = Play(flow([node("a", "agent", {"prompt": "Hi"})]), {"agent": node_of})
+    assert (await play.run()).outputs["a"]["text"] == "It is blue."
+    assert told(play, "agent:complete")[0]["result"] == "It is blue."
+
+
+async def test_sources_files_and_data_are_told_and_handed_on():
+    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+        yield "See "
+        chat.write.source_url("https://a.example", title="A", source_id="s1")
+        chat.write.source_document("B", "text/plain", source_id="s2")
+        yield File("data:,x", "text/plain")
+        yield {"type": "data-tide", "id": "d", "data": {"at": "dawn"}}
+        yield {"type": "data-tide", "data": {"at": "dusk"}}
+        yield {"type": "data-tide", "id": "d", "data": {"at": "noon"}}
+        yield {"type": "data-moon", "id": "d", "data": "full"}
+        chat.write.data("busy", 1, transient=True)
+        yield "here."
+
+    play = await play_agent(agent)
+    sources = [
+        {"type": "source-url", "sourceId": "s1", "url": "https://a.example", "title": "A"},
+        {"type": "source-document", "sourceId": "s2", "mediaType": "text/plain", "title": "B"},
+    ]
+    files = [{"type": "file", "url": "data:,x", "mediaType": "text/plain"}]
+    dawn, dusk, noon, moon = [
+        {"type": "data-tide", "id": "d", "data": {"at": "dawn"}},
+        {"type": "data-tide", "data": {"at": "dusk"}},
+        {"type": "data-tide", "id": "d", "data": {"at": "noon"}},
+        {"type": "data-moon", "id": "d", "data": "full"},
+    ]
+    busy = {"type": "data-busy", "data": 1, "transient": True}
+    parts = [told_part["part"] for told_part in told(play, "agent:part")]
+    assert parts == [*sources, *files, dawn, dusk, noon, moon, busy]
+    output = play.runtime.snapshot().outputs["a"]
+    assert (output["sources"], output["files"], output["data"]) == (sources, files, [noon, dusk, moon])
+    assert output["text"] == "See here."
+
+
+@pytest.mark.parametrize("passed", [True, False])
+async def test_a_flow_branches_on_the_structured_output_of_an_agent(passed: bool):
+    async def reviewer(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+        yield "Let me see."
+        yield StructuredOutput({"passed": not passed})
+        yield StructuredOutput({"passed": passed, "notes": ["short"]})
+
+    played = flow(
+        [
+            node("reviewer", "review", {"prompt": "Hi"}),
+            node("done", "note", {"passed": "{{ reviewer.structuredOutput.passed }}"}),
+            node("again", "note"),
+        ],
+        [
+            edge("reviewer", "done", when="reviewer.structuredOutput.passed"),
+            edge("reviewer", "again", when="reviewer.structuredOutput.passed = false"),
+        ],
+    )
+    play = Play(played, {"review": agent_node(reviewer)})
+    outputs = (await play.run()).outputs
+    assert play.started == (["done"] if passed else ["again"])
+    assert outputs["done"] == ({"passed": True} if passed else {"skipped": True, "reason": "edge"})
+    assert outputs["reviewer"]["structuredOutput"] == {"passed": passed, "notes": ["short"]}
+    assert told(play, "agent:complete")[0]["structuredOutput"] == {"passed": passed, "notes": ["short"]}
+    assert "data" not in outputs["reviewer"]
 
 
 async def test_the_agent_sees_its_prompt_its_session_and_the_rest_of_the_input():
@@ -170,13 +245,19 @@ async def test_an_agent_may_return_its_text(kind: str):
     assert play.lines("agent:text:") == ["agent:text:delta a You said Hi."]
 
 
-async def test_a_flow_is_an_agent_of_another_flow():
-    async def agent(chat: Chat) -> str:
-        return f"You said {chat.text}."
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_flow_is_an_agent_of_another_flow(many: bool):
+    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+        yield f"You said {chat.text}."
+        yield File("data:,x", "text/plain")
 
     inner = flow([node("inner", "agent", {"prompt": "{{ flow.input.message }}"})])
-    play = await play_agent(FlowRuntime(inner, {"agent": agent_node(agent)}))
-    assert play.runtime.snapshot().outputs["a"]["text"] == "You said Hi."
+    nodes = {"agent": agent_node(agent)}
+    made = OpenHarnessChatTransport(lambda: FlowRuntime(inner, nodes)) if many else FlowRuntime(inner, nodes)
+    play = await play_agent(made)
+    output = play.runtime.snapshot().outputs["a"]
+    assert output["text"] == "You said Hi."
+    assert output["files"] == [{"type": "file", "url": "data:,x", "mediaType": "text/plain"}]
 
 
 async def test_what_an_agent_writes_in_a_thread_is_told_in_the_thread_of_the_loop():

@@ -194,7 +194,7 @@ async def test_a_chain_goes_on_beside_a_node_that_takes_its_time():
     last = asyncio.Event()
 
     async def slow(_context: NodeContext, _value: dict[str, Any]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await last.wait()
 
     async def ends(_context: NodeContext, _value: dict[str, Any]) -> None:

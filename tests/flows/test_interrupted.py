@@ -17,7 +17,7 @@ TWO = flow([node("a", "ask"), node("b", "ask"), node("c")], [edge("a", "c"), edg
 async def ask(context: NodeContext, _value: dict[str, Any]) -> list[str]:
     """Hang at first, and give what was sent when the run goes on."""
     if context.resume_message is None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.Event().wait()
     return [command["message"] for command in context.inbox.drain()]
 

@@ -73,7 +73,7 @@ async def test_success():
         "node:complete b",
         "flow:complete complete",
     ]
-    assert (done.status, done.outputs["b"]) == ("complete", {"text": "Hi!"})
+    assert (done.status, done.outputs["b"]) == ("complete", {"text": "Let me look.Hi!"})
 
 
 async def test_block_order_is_thinking_text_tool_and_then_again():

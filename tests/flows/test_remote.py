@@ -18,6 +18,7 @@ from flows.elsewhere import (
     START,
     Harness,
     Listening,
+    listening,
     paired,
     reaches,
     standing,
@@ -326,3 +327,113 @@ async def test_a_run_that_nobody_waits_for_is_left_when_it_is_over():
         await harness.say(COMPLETE)
         await reaches(lambda: not harness.sockets)
         assert ears.status == "complete"
+
+
+async def test_an_original_is_for_one_at_a_time_and_free_when_its_run_is_over():
+    async with standing() as harness:
+        first = Listening(harness.url)
+        run = first.run()
+        await harness.command()
+        for name in ("127.0.0.1", "localhost", "LOCALHOST"):
+            second = Listening(harness.url.replace("127.0.0.1", name))
+            with pytest.raises(FlowError, match="at work for another run"):
+                await second.runtime.run()
+            with pytest.raises(FlowError, match="at work for another run"):
+                await second.runtime.connect()
+            assert not second.runtime.connected
+        await harness.say(START, PAUSED)
+        assert (await run).status == "paused"
+        with pytest.raises(FlowError, match="at work for another run"):
+            await second.runtime.run()
+        run = first.run()
+        await harness.command()
+        await harness.say(RESUMED, COMPLETE)
+        await run
+        run = second.run()
+        await harness.command()
+        await harness.say(START, COMPLETE)
+        assert (await run).status == "complete"
+        assert (len(first.events), second.events, harness.heard.empty()) == (4, [START, COMPLETE], True)
+
+
+@pytest.mark.parametrize("end", ["closed", "lost", "refused", "forgotten"])
+async def test_an_original_is_free_when_whoever_had_it_is_gone(end: str):
+    async with standing() as harness:
+        first, second = Listening(harness.url), Listening(harness.url)
+        run = first.run()
+        await harness.command()
+        if end == "refused":
+            await harness.frame('{"type":"refused","command":"run"}')
+        elif end == "lost":
+            harness.die()
+        elif end == "closed":
+            await first.runtime.aclose()
+        else:
+            run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        run = second.run()
+        await harness.command()
+        await harness.say(START, COMPLETE)
+        assert (await run).status == "complete"
+
+
+async def test_what_an_original_tells_before_the_run_is_asked_for_is_not_heard():
+    async with asyncio.timeout(30), serve(_tells_at_once, "127.0.0.1", port := free_port()):
+        ears = Listening(f"ws://127.0.0.1:{port}/ws")
+        assert (await ears.runtime.run()).node_status == {}
+        assert ears.events == [START, COMPLETE]
+
+
+async def _tells_at_once(socket: ServerConnection) -> None:
+    """A runtime that is in the middle of a run when somebody connects."""
+    await socket.send(json.dumps({"type": "event", "event": NODE}))
+    async for _ in socket:
+        for event in (COMPLETE, START, COMPLETE):
+            await socket.send(json.dumps({"type": "event", "event": event}))
+
+
+@pytest.mark.parametrize("command", ["abort", "pause"])
+async def test_a_run_that_does_not_stop_is_given_up(command: str):
+    async with standing() as harness:
+        ears = Listening(harness.url, start_timeout=0.2)
+        run = ears.run()
+        await harness.command()
+        await harness.say(START)
+        await ears.until(START)
+        ears.runtime.dispatch({"type": command})
+        with pytest.raises(FlowError, match="the run was interrupted"):
+            await run
+        assert (ears.status, ears.events) == ("aborted", [START, LOST])
+        await reaches(lambda: not harness.sockets)
+
+
+async def test_only_frames_that_name_the_run_are_heard_where_runs_have_names():
+    async with standing(names_runs=True) as harness, listening(harness.url) as ears:
+        with pytest.raises(FlowError, match="There is no run yet"):
+            ears.runtime.dispatch({"type": "abort"})
+        await harness.say(START)
+        run = ears.run()
+        name = (await harness.heard.get())["run"]
+        for other in ({}, {"run": "another"}, {"run": ""}, {"run": None}):
+            for event in (START, COMPLETE):
+                await harness.frame(json.dumps({"type": "event", "event": event, **other}))
+            await harness.frame(json.dumps({"type": "refused", "command": "run", **other}))
+        for event in (START, COMPLETE):
+            await harness.frame(json.dumps({"type": "event", "run": name, "event": event}))
+        assert (await run).run_id == name
+        assert ears.events == [START, COMPLETE]
+
+
+async def test_an_original_that_is_away_is_free_when_whoever_waits_for_it_is_closed():
+    port = free_port()
+    ears = Listening(f"ws://127.0.0.1:{port}/ws", first_pause=600, longest_pause=600)
+    async with standing(port):
+        await ears.runtime.connect()
+    await reaches(lambda: not ears.runtime.connected)
+    async with standing(port) as harness:
+        other = Listening(harness.url)
+        with pytest.raises(FlowError, match="at work for another run"):
+            await other.runtime.connect()
+        await ears.runtime.aclose()
+        await other.runtime.connect()
+        await other.runtime.aclose()

@@ -1,18 +1,21 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
+from random import Random
 
 import msgspec
 import pytest
 
-from flows.elsewhere import NODE, START, converse, hang, parrot, reaches, serving, standing
+from flows.elsewhere import NODE, START, converse, hang, original, parrot, reaches, serving, standing
 from loopback import free_port
+from usechat.agents.chat import Chat
+from usechat.agents.open_harness import OpenHarnessAgent
 from usechat.flows import agent_node
 from usechat.flows.remote import RemoteRuntime
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, TextDelta
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import decode_request
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports.agent import AgentTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +26,8 @@ class Page:
     """A chat with runtimes elsewhere, a new one for each run."""
 
     def __init__(self, url: str) -> None:
-        self.transport = OpenHarnessChatTransport(lambda: RemoteRuntime(url))
+        self.agent = OpenHarnessAgent(lambda: RemoteRuntime(url))
+        self.transport = AgentTransport(self.agent)
         self.messages: list[UIMessage] = []
 
     async def send(self, text: str) -> AsyncGenerator[Chunk, None]:
@@ -69,7 +73,7 @@ async def test_a_message_reaches_the_agent_that_runs_elsewhere():
     async with serving(converse) as served:
         page = Page(served.url)
         await page.send("first")
-        await reaches(lambda: any(event["type"] == "agent:start" for event in served.events))
+        await reaches(lambda: page.agent.gives_way("c", None))
         await read_until(await page.send("hello"), "hello")
         assert (await page.ask("end"))[-1] == Finish("stop")
         assert served.runtimes[0].snapshot().outputs == {"a": ["hello"]}
@@ -85,12 +89,48 @@ async def test_a_stop_reaches_the_runtime_elsewhere():
         await reaches(lambda: served.runtimes[0].snapshot().status == "aborted")
 
 
-async def test_a_chat_is_shown_nothing_of_another_one_that_keeps_the_runtime_busy():
-    async with serving(hang) as served:
-        await read_until(await Page(served.url).send("go"), "Working")
-        others = await Page(served.url).ask("go")
-        assert (said(others), type(others[-1])) == ("", Error)
-        assert [runtime.snapshot().status for runtime in served.runtimes] == ["running"]
+async def test_many_chats_at_once_on_one_address_read_their_own_answers_only():
+    order = Random(8)  # noqa: S311
+
+    async def slow(chat: Chat) -> AsyncGenerator[str, None]:
+        for letter in chat.text:
+            for _ in range(order.randrange(4)):
+                await asyncio.sleep(0)
+            yield letter
+
+    async def chat(url: str, text: str) -> tuple[str, Chunk]:
+        await asyncio.sleep(order.random() * 0.05)
+        chunks = await Page(url).ask(text)
+        return said(chunks), chunks[-1]
+
+    async with serving(agent_node(slow)) as served:
+        texts = [f"chat number {number}" for number in range(30)]
+        answers = await asyncio.gather(*(chat(served.url, text) for text in texts))
+    assert answers == [(text, Finish("stop")) for text in texts]
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_an_original_serves_one_chat_at_a_time_and_nobody_reads_the_answer_of_another(refuses: bool):
+    order = Random(8)  # noqa: S311
+    texts = [f"chat number {number}" for number in range(12)]
+    refused = 0
+
+    async def chat(url: str, text: str) -> str:
+        nonlocal refused
+        while True:
+            await asyncio.sleep(order.random() * 0.03)
+            chunks = await Page(url).ask(text)
+            if chunks[-1] == Finish("stop"):
+                return said(chunks)
+            assert (said(chunks), chunks[-1]) == ("", Error("The runtime could not run the flow."))
+            refused += 1
+
+    async with original(agent_node(parrot), refuses=refuses) as url:
+        # Two names of one place.
+        places = (url, url.replace("127.0.0.1", "localhost"))
+        asked = [chat(places[number % 2], text) for number, text in enumerate(texts)]
+        assert await asyncio.gather(*asked) == [f"You said {text}" for text in texts]
+    assert refused > 0
 
 
 async def test_a_lost_runtime_ends_the_turn_with_a_clear_error_and_the_next_message_runs_anew():

@@ -145,20 +145,26 @@ async def test_messages_reach_a_node_that_waits_for_them():
         assert (await run).outputs == {"a": ["one", "two"]}
 
 
-async def test_all_sockets_hear_and_command_the_same_run():
-    async with (
-        serving(hang) as served,
-        listening(served.url) as ears,
-        listening(served.url) as others,
-    ):
+async def test_runs_at_the_same_time_hear_nothing_of_each_other():
+    async with serving(converse) as served, listening(served.url) as ann, listening(served.url) as bob:
+        runs = [ann.run(), bob.run()]
+        for ears, text in ((ann, "for ann"), (bob, "for bob")):
+            run_id = (await until(ears, "node:start a"))["runId"]
+            for message in (text, "end"):
+                ears.runtime.dispatch({"type": "send", "message": message, "runId": run_id})
+        assert [(await run).outputs for run in runs] == [{"a": ["for ann"]}, {"a": ["for bob"]}]
+        assert [len(ears.events) for ears in (ann, bob)] == [len(served.events) // 2] * 2
+
+
+async def test_a_run_that_nobody_hears_any_more_is_aborted():
+    async with serving(hang) as served:
+        ears = Listening(served.url)
         run = ears.run()
-        await until(others, "agent:text a Working")
-        with pytest.raises(FlowError, match="did not take the command"):
-            await Listening(served.url).runtime.run()
-        others.runtime.dispatch({"type": "abort"})
-        assert (await run).status == "aborted"
-        await reaches(lambda: others.events == ears.events == served.events)
-        assert len(served.runtimes) == 1
+        await until(ears, "agent:text a Working")
+        await ears.runtime.aclose()
+        with pytest.raises(FlowError, match="was lost"):
+            await run
+        await reaches(lambda: served.runtimes[0].snapshot().status == "aborted")
 
 
 async def test_a_run_that_cannot_go_on_is_told_as_failed():

@@ -13,6 +13,7 @@ from websockets.typing import Origin
 
 from flows.elsewhere import Served, hang, listening, reaches, serving
 from usechat.flows import NodeContext, NodeFunction
+from usechat.flows import serving as serving_module
 
 pytestmark = pytest.mark.anyio
 
@@ -78,6 +79,93 @@ async def test_a_run_is_not_resumed_while_it_runs():
         assert await heard(connection) == {"type": "refused", "command": "resume"}
 
 
+async def test_all_sockets_that_name_no_run_hear_and_command_the_same_one():
+    async with serving(hang) as served, client(served) as ours, client(served) as others, listening(served.url) as ears:
+        await ours.send('{"type":"command","command":{"type":"run"}}')
+        kinds = ["flow:start", "node:start", "agent:text"]
+        for connection in (ours, others):
+            assert [(await heard(connection))["event"]["type"] for _ in kinds] == kinds
+        await others.send('{"type":"command","command":{"type":"run"}}')
+        assert await heard(others) == {"type": "refused", "command": "run"}
+        await others.send('{"type":"command","command":{"type":"abort"}}')
+        for connection in (ours, others):
+            assert [(await heard(connection))["event"]["type"] for _ in range(2)] == [
+                "command:received",
+                "flow:aborted",
+            ]
+        await others.send('{"type":"command","command":{"type":"run"}}')
+        assert (await heard(ours))["event"]["type"] == "flow:start"
+        assert (ears.events, len(served.runtimes)) == ([], 2)
+
+
+def named(run: Any, command: dict[str, Any]) -> str:
+    return json.dumps({"type": "command", "run": run, "command": command})
+
+
+async def test_a_run_with_an_id_is_heard_and_commanded_by_those_who_name_it():
+    async with serving(hang) as served, client(served) as ours, client(served) as friend, client(served) as stranger:
+        await ours.send(named("r", {"type": "run"}))
+        for event in ("flow:start", "node:start", "agent:text"):
+            frame = await heard(ours)
+            assert (frame["run"], frame["event"]["type"]) == ("r", event)
+        for command, run in (({"type": "run"}, "r"), ({"type": "abort"}, "another")):
+            await friend.send(named(run, command))
+            assert await heard(friend) == {"type": "refused", "run": run, "command": command["type"]}
+        await friend.send(named("r", {"type": "abort"}))
+        for connection in (ours, friend):
+            frames = [await heard(connection) for _ in range(2)]
+            assert [frame["event"]["type"] for frame in frames] == ["command:received", "flow:aborted"]
+        for run in ("", "x" * 65, 7, None):
+            await stranger.send(named(run, {"type": "run"}))
+        await stranger.send('{"type":"command","command":{"type":"run"}}')
+        frame = await heard(stranger)
+        assert (frame["event"]["type"], list(frame)) == ("flow:start", ["type", "event"])
+        assert len(served.runtimes) == 2
+
+
+async def run_and_pause(connection: ClientConnection, run: str) -> None:
+    await connection.send(named(run, {"type": "run"}))
+    while (await heard(connection))["event"]["type"] != "agent:text":
+        pass
+    await connection.send(named(run, {"type": "pause"}))
+    while (await heard(connection))["event"]["type"] != "flow:paused":
+        pass
+
+
+async def test_a_paused_run_waits_for_whoever_comes_back():
+    async with serving(hang) as served:
+        async with client(served) as connection:
+            await run_and_pause(connection, "r")
+        async with client(served) as connection:
+            await connection.send(named("r", {"type": "resume"}))
+            assert [(await heard(connection))["event"]["type"] for _ in range(2)] == [
+                "command:received",
+                "flow:resumed",
+            ]
+            assert len(served.runtimes) == 1
+        await reaches(lambda: served.runtimes[0].snapshot().status == "aborted")
+
+
+async def test_runs_have_a_bound_and_those_that_were_left_paused_give_way(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(serving_module, "_MAX_RUNS", 2)
+    async with serving(hang) as served, client(served) as connection:
+        async with client(served) as other:
+            await run_and_pause(other, "a")
+            await connection.send(named("b", {"type": "run"}))
+            await connection.send(named("c", {"type": "run"}))
+            while (frame := await heard(connection)).get("type") == "event":
+                assert frame["run"] == "b"
+            assert frame == {"type": "refused", "run": "c", "command": "run"}
+        await connection.send(named("c", {"type": "run"}))
+        while (frame := await heard(connection))["run"] != "c":
+            pass
+        assert frame["event"]["type"] == "flow:start"
+        await connection.send(named("a", {"type": "resume"}))
+        while (frame := await heard(connection))["type"] == "event":
+            pass
+        assert frame == {"type": "refused", "run": "a", "command": "resume"}
+
+
 async def test_other_paths_plain_requests_and_pages_are_turned_away():
     async with serving(hang, origins=["https://ops.example"]) as served:
         web = served.url.replace("ws:", "http:")
@@ -120,9 +208,12 @@ def shouting(megabytes: int) -> NodeFunction:
 
 
 async def test_a_client_that_does_not_read_is_cut_off_and_holds_up_nobody():
-    async with serving(shouting(24)) as served, stuck(served) as slow, listening(served.url) as ears:
-        assert (await ears.runtime.run()).status == "complete"
-        assert ears.events == served.events
+    async with serving(shouting(24)) as served, stuck(served) as slow, client(served) as quick:
+        await quick.send('{"type":"command","command":{"type":"run"}}')
+        events = [json.loads(await quick.recv())["event"]]
+        while events[-1]["type"] != "flow:complete":
+            events.append(json.loads(await quick.recv())["event"])
+        assert events == served.events
         with suppress(ConnectionClosed):
             while True:
                 await slow.recv()

@@ -59,7 +59,7 @@ async def test_a_node_that_swallows_its_cancellation_is_given_up():
     assert runs[3].cancelled()
     for stubborn in nodes:
         stubborn.let_go.set()
-        await asyncio.wait_for(stubborn.over.wait(), 5)
+        await asyncio.wait_for(stubborn.over.wait(), 60)
     told = [play.lines("agent:") for play in (timed, aborted, halted, cancelled)]
     states = [play.runtime.snapshot().state for play in (timed, aborted, halted)]
     assert (told, states) == ([[]] * 4, [{"cancelled": reason} for reason in ("timeout", "abort", "pause")])

@@ -88,7 +88,7 @@ async def test_a_worker_whose_expression_nobody_waits_for_any_more_is_ended():
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert await asyncio.to_thread(process.wait, 5) == -9
+    assert await asyncio.to_thread(process.wait, 60) == -9
     assert workers.alive == []
 
 
@@ -97,7 +97,7 @@ async def test_a_worker_ends_with_the_process_that_it_works_for():
     first, second = Worker(), Worker()
     assert first.ask(b'{"text": "1", "names": {}, "variables": {}}') == b'{"value":1}'
     first.let_go()
-    assert first.process.wait(5) == 0
+    assert first.process.wait(60) == 0
     second.end()
 
 
@@ -111,7 +111,7 @@ async def test_a_process_that_was_forked_begins_with_no_worker():
     workers.end()
     # Only its parent may wait for it, which this process is in truth.
     process.returncode = None
-    assert await asyncio.to_thread(process.wait, 5) == 0
+    assert await asyncio.to_thread(process.wait, 60) == 0
 
 
 async def test_expressions_are_evaluated_from_any_event_loop():

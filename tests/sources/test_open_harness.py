@@ -19,6 +19,8 @@ TYPES = {
     *("node:start", "node:complete", "node:error", "node:skipped", "edge:fire", "loop:iterate", "state:patch"),
     *("command:received", "agent:start", "agent:text:delta", "agent:text", "agent:thinking:delta", "agent:thinking"),
     *("agent:tool", "agent:error", "agent:complete", "agent:paused", "agent:aborted", "recording:linked", "event"),
+    # Beside those of the original.
+    "agent:part",
 }
 
 
@@ -80,6 +82,11 @@ UNUSABLE: list[tuple[dict[str, Any], str]] = [
         for kind in ("node:start", "node:complete", "node:error", "agent:paused", "agent:aborted")
     ),
     ({"type": "node:skipped"}, "`node:skipped` has no usable `nodeId`."),
+    *(
+        (agent("part", part=part), "`agent:part` has no usable `part`.")
+        for part in (None, "file", {}, {"type": "file"}, {"type": "error", "errorText": "x"}, {"type": "finish"})
+    ),
+    ({"type": "agent:part", "nodeId": "a", "part": {"type": "data-x", "data": 1}}, "has no usable `runId`."),
 ]
 
 

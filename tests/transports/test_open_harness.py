@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from usechat.agents.chat import Chat
+from usechat.errors import RequestError
 from usechat.flows import Command, Event, FlowRuntime, NodeContext, NodeFunction, RunSnapshot, Runtime, agent_node
 from usechat.protocol.chunks import Abort, Chunk, Data, Error, Finish, Start, TextDelta
 from usechat.protocol.messages import UIMessage
@@ -161,7 +162,31 @@ async def test_a_message_to_a_running_flow_goes_to_the_agent_that_started_last()
     assert inboxes == {"a": [], "b": ["two"]}
 
 
-async def test_a_running_flow_whose_nodes_take_no_messages_says_so() -> None:
+async def test_a_message_to_a_running_flow_whose_nodes_take_none_is_refused_and_the_flow_goes_on() -> None:
+    go_on = asyncio.Event()
+
+    async def deaf(context: NodeContext, value: dict[str, Any]) -> None:
+        context.emit({"type": "agent:text:delta", "content": "busy "})
+        await go_on.wait()
+        context.emit({"type": "agent:text:delta", "content": "and done"})
+
+    page = Page(OpenHarnessChatTransport(flows(deaf)))
+    first = await page.send(user("one"))
+    for number in range(3):
+        # At once, before the flow has even begun, and while it runs.
+        with pytest.raises(RequestError, match="An answer is still being written") as refused:
+            await page.send(answer(f"a{number}"), user("two", f"u2{number}"))
+        assert refused.value.status == 409
+        if number == 0:
+            await read_until(first, "busy ")
+    go_on.set()
+    chunks = await read(first)
+    assert (said(chunks), chunks[-1]) == ("and done", Finish("stop"))
+    # With its end the next message runs the flow anew.
+    assert said(await page.ask(answer("a9"), user("three", "u9"))) == "busy and done"
+
+
+async def test_a_page_that_sends_no_message_follows_the_running_flow() -> None:
     go_on = asyncio.Event()
 
     async def deaf(context: NodeContext, value: dict[str, Any]) -> None:
@@ -170,12 +195,28 @@ async def test_a_running_flow_whose_nodes_take_no_messages_says_so() -> None:
 
     page = Page(OpenHarnessChatTransport(flows(deaf)))
     await read_until(await page.send(user("one")), "busy")
-    refused = await page.ask(answer(), user("two", "u2"))
-    assert refused[-1] == Error("The flow is running, but no node of it takes messages now.")
-    # The flow goes on, and whoever asks without a message sees its end.
     following = await page.send(answer("a2"))
     go_on.set()
     assert (await read(following))[-1] == Finish("stop")
+
+
+async def test_an_edit_of_the_message_that_a_deaf_flow_answers_runs_it_anew() -> None:
+    runtimes: list[FlowRuntime] = []
+
+    async def deaf(context: NodeContext, value: dict[str, Any]) -> None:
+        context.emit({"type": "agent:text", "content": value["message"]})
+        await asyncio.Event().wait()
+
+    def make() -> FlowRuntime:
+        runtimes.append(FlowRuntime(FLOW, {"talk": deaf}))
+        return runtimes[-1]
+
+    page = Page(OpenHarnessChatTransport(make))
+    await read_until(await page.send(user("one")), "one")
+    body = msgspec.json.encode({"id": "c", "messages": [user("two", "u2")], "messageId": "u1"})
+    await read_until(await page.transport.send_messages(decode_request(body)), "two")
+    assert [runtime.snapshot().status for runtime in runtimes] == ["aborted", "running"]
+    await page.transport.stop("c")
 
 
 async def test_a_paused_flow_is_resumed_with_the_message() -> None:
@@ -244,6 +285,22 @@ async def test_one_runtime_takes_one_run_of_one_chat() -> None:
     ended = await page.ask(answer(), user("end", "u2"))
     assert ended[-1] == Finish("stop")
     late = await page.ask(answer("a2"), user("more", "u3"))
+    assert late[-1] == Error("The run has ended, so it takes no more messages.")
+
+
+async def test_a_function_that_gives_one_runtime_twice_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = FlowRuntime(FLOW, {"talk": talker})
+    transports = [OpenHarnessChatTransport(lambda: runtime), OpenHarnessChatTransport(runtime)]
+    page = Page(transports[0])
+    first = await page.send(user("one"))
+    await read_until(first, "[one]")
+    for number, transport in enumerate((*transports, transports[0])):
+        other = await Page(transport, f"other{number}").ask(user("two"))
+        assert (said(other), other[-1]) == ("", Error("The runtime is at work for another chat."))
+    assert "a function that makes a new runtime each time" in caplog.text
+    # The first chat is not disturbed.
+    assert (await page.ask(answer(), user("end", "u2")))[-1] == Finish("stop")
+    late = await Page(transports[0], "late").ask(user("two"))
     assert late[-1] == Error("The run has ended, so it takes no more messages.")
 
 

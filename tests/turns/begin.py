@@ -43,6 +43,7 @@ class Asks:
         drive: Callable[[Turn], Awaitable[None]] = hang,
         regenerates: str | None = None,
         spends: Sequence[str] = (),
+        may_replace: bool = True,
     ) -> None:
         number = next(_numbers)
         self.head = TurnHead(f"{number:08x}-turn", chat, owner, f"m{number}")
@@ -55,6 +56,10 @@ class Asks:
         self.turn: Turn | None = None
         self._drive = drive
         self._spends = spends
+        self._may_replace = may_replace
+
+    def may_replace(self) -> bool:
+        return self._may_replace
 
     async def check(self, running: TurnHead) -> None:
         self.checked.append(running)

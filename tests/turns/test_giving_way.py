@@ -42,6 +42,51 @@ def test_the_newer_turn_replaces_the_older(new_store: NewStore) -> None:
 
 
 @stores
+def test_a_turn_that_must_not_be_replaced_goes_on_and_the_newer_one_is_refused(new_store: NewStore) -> None:
+    async def main() -> None:
+        host, first = Host(new_store()), Asks()
+        async with host.turns.serve():
+            await host.begin(first)
+            refused = Asks(may_replace=False)
+            with pytest.raises(RequestError, match=r"An answer is still being written in this chat\.") as error:
+                await host.begin(refused)
+            assert (error.value.status, refused.checked) == (409, [first.head])
+            assert (await host.store.live("a"), host.ends) == (first.head, [])
+            # To regenerate its answer ends it all the same.
+            again = Asks(regenerates=first.head.message_id, may_replace=False)
+            await host.begin(again)
+            assert (await host.store.live("a"), host.ends) == (again.head, [(first.head.turn, "stopped")])
+
+    run_jumping(main())
+
+
+@stores
+def test_a_turn_that_waits_in_line_does_so_whether_it_may_replace_or_not(new_store: NewStore) -> None:
+    async def main() -> None:
+        host, first, second = Host(new_store(), conflict="queue"), Asks(drive=sleeps(2)), Asks(may_replace=False)
+        async with host.turns.serve():
+            await host.begin(first)
+            await host.begin(second)
+            assert (await host.store.live("a"), host.ends) == (second.head, [(first.head.turn, "done")])
+
+    run_jumping(main())
+
+
+@stores
+def test_a_turn_that_has_ended_and_is_being_stored_refuses_nobody(new_store: NewStore) -> None:
+    async def main() -> None:
+        host, first, second = Host(new_store()), Asks(drive=sleeps(1)), Asks(may_replace=False)
+        async with host.turns.serve():
+            host.store_it = partial(asyncio.sleep, 2)
+            await host.begin(first)
+            await asyncio.sleep(2)
+            await host.begin(second)
+            assert (await host.store.live("a"), host.ends) == (second.head, [(first.head.turn, "done")])
+
+    run_jumping(main())
+
+
+@stores
 def test_a_turn_that_runs_may_keep_the_chat(new_store: NewStore) -> None:
     async def main() -> None:
         host, first = Host(new_store(), conflict="reject"), Asks()

@@ -36,7 +36,7 @@ from usechat.protocol.codec import decode_chunk
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.sse import SseDecoder
 from usechat.protocol.writer import MessageWriter
-from usechat.sources.plain import PlainEvent, Reasoning, ToolCall, ToolError, ToolResult
+from usechat.sources.plain import PlainEvent, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
 from usechat.stores import Outcome
 from usechat.stores.memory import MemoryTurnStore
 from usechat.turns.clocks import TurnLimits
@@ -189,6 +189,7 @@ async def test_a_coroutine_may_write_and_return_the_last_word() -> None:
 async def test_an_agent_may_yield_events_and_chunks() -> None:
     async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
         yield Reasoning("hm")
+        yield StructuredOutput({"n": 1})
         yield ToolCall("a", "search", {})
         yield ToolResult("a", 1)
         yield ToolCall("b", "search", {})
@@ -202,6 +203,7 @@ async def test_an_agent_may_yield_events_and_chunks() -> None:
         StartStep(),
         ReasoningStart("id-1"),
         ReasoningDelta("id-1", "hm"),
+        Data("data-structured-output", {"n": 1}),
         ReasoningEnd("id-1"),
         ToolInputAvailable("a", "search", {}),
         ToolOutputAvailable("a", 1),

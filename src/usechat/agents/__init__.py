@@ -7,7 +7,7 @@ from usechat.protocol.writer import MessageWriter
 from usechat.sources import Mapper
 from usechat.turns.pump import Events, Unused
 
-__all__ = ["Agent", "CountsUnused"]
+__all__ = ["Agent", "CountsUnused", "GivesWay"]
 
 _Event = TypeVar("_Event")
 
@@ -32,3 +32,10 @@ class CountsUnused(Protocol):
     """An agent or a runtime in which events of others are mapped; whoever runs it may set a counter of its own."""
 
     unused: Unused
+
+
+@runtime_checkable
+class GivesWay(Protocol):
+    """An agent whose turns end for a newer message of their chat only when it says so; those of others always do."""
+
+    def gives_way(self, chat_id: str, user: str | None) -> bool: ...

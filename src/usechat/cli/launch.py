@@ -44,7 +44,9 @@ def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     sys.path.insert(0, os.getcwd())
     app = _make_app(settings)
     if settings.keeps_chats and _is_agent(load_target(settings)):
-        asyncio.run(_try_history(settings))
+        asyncio.run(_try(settings.history, f"The chats cannot be kept in {settings.history_name}"))
+    if settings.runs:
+        asyncio.run(_try(settings.runs, f"The runs cannot be kept in {settings.runs_name}"))
     listener = _listen(settings)
     announce(_banner(settings, listener.getsockname()[1]))
     if settings.reload:
@@ -141,12 +143,12 @@ def _takes(found: Any, arguments: int) -> bool:
     return True
 
 
-async def _try_history(settings: ServeSettings) -> None:
-    database = Database(settings.history)
+async def _try(url: str, problem: str) -> None:
+    database = Database(url)
     try:
         await database.run(lambda _: None)
     except (SQLAlchemyError, DatabaseBusyError) as error:
-        raise ServeError(f"The chats cannot be kept in {settings.history_name}: {_cause(error)}.") from error
+        raise ServeError(f"{problem}: {_cause(error)}.") from error
     finally:
         await database.aclose()
 
@@ -169,9 +171,10 @@ def _banner(settings: ServeSettings, port: int) -> str:
         return f"usechat serves {settings.target} at {url}\n"
     cors = "" if settings.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
     kept = f"kept in {settings.history_name}" if settings.keeps_chats else "not kept: pages send all of their messages"
+    runs = f"Runs are kept in {settings.runs_name}.\n" if settings.runs else ""
     return (
         f"usechat serves {settings.target} at {url}{settings.path}\n\n"
         f"{how_to_connect(f'{url}{settings.path}')}\n"
-        f"Chats are {kept}.\n"
+        f"Chats are {kept}.\n{runs}"
         f"Nobody has to sign in, so only this computer can connect.\n{cors}"
     )

@@ -13,6 +13,7 @@ from typing import Annotated, Any, BinaryIO, Final, Literal, NoReturn, TypeAlias
 import msgspec
 import typer
 
+from usechat.cli.options import read_switches
 from usechat.errors import MappingError
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
@@ -67,17 +68,9 @@ def _mapper(source: str, writer: MessageWriter, options: list[str]) -> Mapper[_E
     if source not in SOURCES:
         _refuse(f"There is no source {source!r:.60}: the sources are {_NAMES}.")
     try:
-        return SOURCES[source](writer, dict(map(_option, options)))
+        return SOURCES[source](writer, read_switches(options))
     except ValueError as error:
         _refuse(str(error))
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, _, value = text.partition("=")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        raise ValueError(f"The option {text!r:.60} must have the form name=true or name=false.") from None
 
 
 def _opened(file: str) -> AbstractContextManager[BinaryIO]:

@@ -6,6 +6,7 @@ import typer
 
 from usechat.cli.settings import LogFormat, ServeError, ServeSettings
 from usechat.protocol.clients import ClientName
+from usechat.sources.open_harness_options import SWITCHES
 
 __all__ = ["serve"]
 
@@ -16,6 +17,19 @@ _Target: TypeAlias = Annotated[
 ]
 _Nodes: TypeAlias = Annotated[
     str, typer.Option(envvar="USECHAT_NODES", help="The module whose `nodes` are the node types of the flow.")
+]
+_Runs: TypeAlias = Annotated[
+    str, typer.Option(envvar="USECHAT_RUNS", help="The database of a flow's runs, so that they outlive the server.")
+]
+_Concurrency: TypeAlias = Annotated[
+    int, typer.Option(envvar="USECHAT_CONCURRENCY", min=1, help="How many nodes of a flow may run at the same time.")
+]
+_Option: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        envvar="USECHAT_OPTION",
+        help=f"What pages are shown of a flow, as name=true or name=false: {', '.join(SWITCHES)}; repeat it for more.",
+    ),
 ]
 _Host: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_HOST", help="The address to listen on.")]
 _Port: TypeAlias = Annotated[
@@ -57,6 +71,9 @@ def serve(
     target: _Target,
     *,
     nodes: _Nodes = _DEFAULT.nodes,
+    runs: _Runs = _DEFAULT.runs,
+    concurrency: _Concurrency = _DEFAULT.concurrency,
+    option: _Option = [],  # noqa: B006
     host: _Host = _DEFAULT.host,
     port: _Port = _DEFAULT.port,
     reload: _Reload = _DEFAULT.reload,
@@ -73,6 +90,9 @@ def serve(
     settings = ServeSettings(
         target=target,
         nodes=nodes,
+        runs=runs,
+        concurrency=concurrency,
+        option=tuple(option),
         host=host,
         port=port,
         reload=reload,

@@ -22,11 +22,15 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     """What to serve and how.
 
     `target` is a `module:name` or the file of a flow, whose node types are in the module `nodes`. All but host, port,
-    reload and log format is for agents and flows, not for apps.
+    reload and log format is for agents and flows, not for apps; `runs`, `concurrency` and
+    `option` are for flows.
     """
 
     target: str
     nodes: str = ""
+    runs: str = ""
+    concurrency: int = 1
+    option: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     reload: bool = False
@@ -61,8 +65,17 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     @property
     def history_name(self) -> str:
         """What to call the database of the chats, without the passwords that its URL may hold."""
-        url = urlsplit(self.history)
-        name = url.path.removeprefix("/")
-        if url.scheme.startswith("sqlite"):
-            return name or "memory"
-        return f"{name} on {url.hostname or 'localhost'}"
+        return _database_name(self.history)
+
+    @property
+    def runs_name(self) -> str:
+        """The same for the database of the runs of a flow."""
+        return _database_name(self.runs)
+
+
+def _database_name(url: str) -> str:
+    parts = urlsplit(url)
+    name = parts.path.removeprefix("/")
+    if parts.scheme.startswith("sqlite"):
+        return name or "memory"
+    return f"{name} on {parts.hostname or 'localhost'}"

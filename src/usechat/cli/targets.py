@@ -9,10 +9,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
+from usechat.agents.open_harness import ChatRuns, OpenHarnessAgent, Runtime, RuntimeMaker
+from usechat.cli.options import read_switches
 from usechat.cli.settings import ServeError, ServeSettings
+from usechat.database import Database
+from usechat.sources.open_harness import TransportOptions, read_options
 
 __all__ = ["load_target"]
 
+_FOR_FLOWS: Final = ("nodes", "runs", "concurrency", "option")
 _OURS: Final = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parent), "<frozen importlib")
 _NAME: Final = re.compile(r"(\w+(?:\.\w+)*):(\w+(?:\.\w+)*)")
 
@@ -25,8 +30,10 @@ def load_target(settings: ServeSettings) -> Any:
     """
     if settings.target.endswith((".yaml", ".yml")):
         return _load_flow(settings)
-    if settings.nodes:
-        raise ServeError(f"--nodes is for flows, and {settings.target} is not the name of a YAML file.")
+    default = ServeSettings(target="")
+    for name in _FOR_FLOWS:
+        if getattr(settings, name) != getattr(default, name):
+            raise ServeError(f"--{name} is for flows, and {settings.target} is not the name of a YAML file.")
     return _load(settings.target)
 
 
@@ -67,11 +74,16 @@ def _own_traceback(error: Exception) -> str:
 
 def _load_flow(settings: ServeSettings) -> Any:
     try:
-        from usechat.flows import FlowError, FlowRuntime, load_flow
-        from usechat.transports.open_harness import OpenHarnessChatTransport
+        from usechat.flows import DatabaseRunStore, FlowError, FlowRuntime, load_flow
     except ModuleNotFoundError as error:
         raise ServeError(f"A flow needs {error.name}. Install it with: pip install 'usechat[flows]'") from error
     nodes = _load_nodes(settings.nodes)
+    try:
+        options = read_options(read_switches(settings.option))
+        database = Database(settings.runs) if settings.runs else None
+    except (ValueError, ImportError) as error:
+        raise ServeError(str(error)) from error
+    store = None if database is None else DatabaseRunStore(database)
     try:
         flow = load_flow(settings.target)
         # Whether all its node types are there is found out here, not by the first user.
@@ -80,7 +92,26 @@ def _load_flow(settings: ServeSettings) -> Any:
         raise ServeError(str(error)) from error
     except OSError as error:
         raise ServeError(f"{settings.target} cannot be read: {error.strerror}.") from error
-    return OpenHarnessChatTransport(lambda: FlowRuntime(flow, nodes))
+
+    def make(run_id: str | None) -> Runtime:
+        return FlowRuntime(flow, nodes, store, run_id=run_id, concurrency=settings.concurrency)
+
+    return _ServedFlow(make, options, store, database)
+
+
+class _ServedFlow(OpenHarnessAgent):
+    """A flow whose database of runs is closed with it."""
+
+    def __init__(
+        self, make: RuntimeMaker, options: TransportOptions, store: ChatRuns | None, database: Database | None
+    ) -> None:
+        super().__init__(make, options, store)
+        self._database = database
+
+    async def aclose(self, grace: float) -> None:
+        await super().aclose(grace)
+        if self._database is not None:
+            await self._database.aclose()
 
 
 def _load_nodes(name: str) -> Mapping[str, Any]:

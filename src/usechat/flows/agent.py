@@ -29,13 +29,14 @@ __all__ = ["agent_node"]
 _Mapping: TypeAlias = Callable[[MessageWriter], Mapper[Any]]
 
 
-def agent_node(agent: object, mapper: _Mapping | None = None) -> NodeFunction:
+def agent_node(agent: object, mapper: _Mapping | None = None, *, last_block: bool = False) -> NodeFunction:
     """Make a node that runs an agent: any that `create_app` takes. `mapper` is for a function that yields other events.
 
     The node's input has a `prompt` or `messages` (`{role, content}` or UI messages); the rest of it is the body of
     `chat.request`, and `chat.id` is the node's session. What is sent to the node while the agent answers is answered
-    after that, in another turn. The output is `{text, usage, durationMs, sessionId, numTurns}`, where the text is the
-    last block of it; a node that was paused gives what it has, and `paused`.
+    after that, in another turn. The output is `{text, usage, durationMs, sessionId, numTurns}`, and `sources`, `files`,
+    `data` and `structuredOutput` of an agent that gave some, all as the last turn said them; with `last_block` the
+    text is only the last block of it. A node that was paused gives what it has, and `paused`.
 
     Raises:
         TypeError: it is no agent.
@@ -43,13 +44,16 @@ def agent_node(agent: object, mapper: _Mapping | None = None) -> NodeFunction:
     found = agent_of(agent)
 
     async def run(context: NodeContext, value: dict[str, Any]) -> dict[str, Any]:
-        return await _AgentRun(found, mapper or found.mapper, context, value).run()
+        return await _AgentRun(found, mapper or found.mapper, context, value, last_block=last_block).run()
 
     return without_state(AgentFunction(run))
 
 
 class _AgentRun:
-    def __init__(self, agent: Agent[Any], mapper: _Mapping, context: NodeContext, value: dict[str, Any]) -> None:
+    def __init__(
+        self, agent: Agent[Any], mapper: _Mapping, context: NodeContext, value: dict[str, Any], *, last_block: bool
+    ) -> None:
+        self._last_block = last_block
         self._agent = agent
         self._mapper = mapper
         self._context = context
@@ -79,6 +83,7 @@ class _AgentRun:
             raise
         output = self._output()
         told = {name: output[name] for name in ("usage", "durationMs", "numTurns")}
+        told |= self._agent_events.said.structured
         context.emit({"type": "agent:complete", "result": output["text"], **told})
         return output
 
@@ -86,7 +91,7 @@ class _AgentRun:
         """Answer the messages, and what is sent meanwhile, until there is nothing left to answer."""
         await self._turn()
         while commands := self._context.inbox.drain():
-            said = {"type": "text", "text": self._agent_events.text}
+            said = {"type": "text", "text": self._agent_events.said.text()}
             self._messages.append(UIMessage(str(uuid.uuid4()), "assistant", [said]))
             self._messages += [_user(_said(command)) for command in commands]
             await self._turn()
@@ -127,12 +132,15 @@ class _AgentRun:
         raise asyncio.CancelledError
 
     def _output(self) -> dict[str, Any]:
+        said = self._agent_events.said
         return {
-            "text": self._agent_events.text,
+            "text": said.text(last_block=self._last_block),
             "usage": self._agent_events.usage,
             "durationMs": round((time.monotonic() - self._began) * 1000),
             "sessionId": self._session,
             "numTurns": self._turns,
+            **said.parts,
+            **said.structured,
         }
 
     def _chat(self, turn: "_NodeTurn") -> Chat:

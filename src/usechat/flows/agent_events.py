@@ -6,18 +6,24 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Struct
 
 from usechat.errors import AgentError
 from usechat.protocol.chunks import (
     Chunk,
+    Data,
     Error,
+    File,
     Finish,
     MessageMetadata,
     ReasoningDelta,
     ReasoningEnd,
+    SourceDocument,
+    SourceUrl,
     Start,
     TextDelta,
     TextEnd,
@@ -29,6 +35,7 @@ from usechat.protocol.chunks import (
 )
 from usechat.protocol.clients import ClientName
 from usechat.protocol.writer import MessageWriter
+from usechat.sources.plain import STRUCTURED_OUTPUT
 from usechat.turns.output import Output
 
 __all__ = ["AgentEvents"]
@@ -43,19 +50,62 @@ class _Call(Struct, frozen=True):
     began: float
 
 
+class Said:
+    """What a turn said, for those who come after it; data that was replaced, or not to be kept, is left out."""
+
+    def __init__(self) -> None:
+        self.blocks: list[list[str]] = []
+        self._parts: dict[str, list[dict[str, Any]]] = {"sources": [], "files": [], "data": []}
+        self._structured: Any = UNSET
+
+    def text(self, *, last_block: bool = False) -> str:
+        """All of the text, or its last block."""
+        blocks = self.blocks[-1:] if last_block else self.blocks
+        return "".join(chain.from_iterable(blocks))
+
+    @property
+    def structured(self) -> dict[str, Any]:
+        return {} if self._structured is UNSET else {"structuredOutput": self._structured}
+
+    @property
+    def parts(self) -> dict[str, list[dict[str, Any]]]:
+        """The sources, files and data, as they stand in a message, each if there are some."""
+        return {name: list(parts) for name, parts in self._parts.items() if parts}
+
+    def add_part(self, chunk: SourceUrl | SourceDocument | File | Data) -> dict[str, Any]:
+        """Keep the part, and give the chunk as it is on the wire."""
+        part: dict[str, Any] = msgspec.to_builtins(chunk)
+        if not isinstance(chunk, Data):
+            self._parts["files" if isinstance(chunk, File) else "sources"].append(part)
+        elif chunk.type == f"data-{STRUCTURED_OUTPUT}":
+            self._structured = chunk.data
+        elif chunk.transient is not True:
+            self._add_data(part)
+        return part
+
+    def _add_data(self, part: dict[str, Any]) -> None:
+        kept = self._parts["data"]
+        name = (part["type"], part.get("id"))
+        for number, other in enumerate(kept):
+            if "id" in part and (other["type"], other.get("id")) == name:
+                kept[number] = part
+                return
+        kept.append(part)
+
+
 class AgentEvents:
     """The sink of an agent node: it tells one turn after another, as `agent:text`, `agent:thinking` and `agent:tool`.
 
-    It takes chunks in any thread and tells of them, in their order, in that of the event loop. `text` is the last block
-    of text, `usage` the sum over the turns of what the agent gave last as `metadata.usage`. Chunks that have no event
-    of their own (sources, files, data) are not told.
+    It takes chunks in any thread and tells of them, in their order, in that of the event loop. Sources, files and data,
+    for which the original has no event, are told as `agent:part`. `said` is what the last turn said, `usage` the sum
+    over the turns of what the agent gave last as `metadata.usage`.
     """
 
     # The newest one, so that nothing is changed for the sake of an older one.
     client: Final[ClientName] = "v7"
 
     def __init__(self, emit: Callable[[Mapping[str, Any]], None], wait_for_room: Callable[[], Awaitable[None]]) -> None:
-        self.text = ""
+        self.said = Said()
         self.usage = {"inputTokens": 0, "outputTokens": 0}
         # Whether the turn's task was cancelled here, since somebody else had ended the message.
         self.halted = False
@@ -68,12 +118,12 @@ class AgentEvents:
         self._task: asyncio.Task[Any] | None = None
         self._untold: deque[Chunk] = deque()
         self._in_a_row = 0
-        self._blocks: dict[str, str] = {}
+        self._blocks: dict[str, list[str]] = {}
         self._calls: dict[str, _Call] = {}
 
     def begin(self) -> Output:
         """Begin a turn in the current task, and give its output."""
-        self.text = ""
+        self.said = Said()
         self.halted = False
         self._turn_usage = {}
         self._task = asyncio.current_task()
@@ -150,6 +200,17 @@ class AgentEvents:
                 self._tell_delta(chunk)
             case TextEnd() | ReasoningEnd():
                 self._tell_block(chunk)
+            case SourceUrl() | SourceDocument() | File() | Data():
+                self._emit({"type": "agent:part", "part": self.said.add_part(chunk)})
+            case Start() | Finish() | MessageMetadata():
+                self._count(chunk.message_metadata)
+            case Error():
+                self._failure = AgentError(chunk.error_text)
+            case _:
+                self._tell_tool(chunk)
+
+    def _tell_tool(self, chunk: Chunk) -> None:
+        match chunk:
             case ToolInputAvailable():
                 self._calls[chunk.tool_call_id] = _Call(chunk.tool_name, chunk.input, time.monotonic())
             case ToolInputError():
@@ -161,23 +222,22 @@ class AgentEvents:
                 self._tell_failure(chunk.tool_call_id, chunk.error_text)
             case ToolOutputDenied():
                 self._tell_failure(chunk.tool_call_id, "The call was denied.")
-            case Start() | Finish() | MessageMetadata():
-                self._count(chunk.message_metadata)
-            case Error():
-                self._failure = AgentError(chunk.error_text)
             case _:
                 pass
 
     def _tell_delta(self, chunk: TextDelta | ReasoningDelta) -> None:
         kind = "text" if isinstance(chunk, TextDelta) else "thinking"
-        block = self._blocks[chunk.id] = self._blocks.get(chunk.id, "") + chunk.delta
-        if kind == "text":
-            self.text = block
+        block = self._blocks.get(chunk.id)
+        if block is None:
+            block = self._blocks[chunk.id] = []
+            if kind == "text":
+                self.said.blocks.append(block)
+        block.append(chunk.delta)
         self._emit({"type": f"agent:{kind}:delta", "content": chunk.delta})
 
     def _tell_block(self, chunk: TextEnd | ReasoningEnd) -> None:
         kind = "text" if isinstance(chunk, TextEnd) else "thinking"
-        self._emit({"type": f"agent:{kind}", "content": self._blocks.pop(chunk.id, "")})
+        self._emit({"type": f"agent:{kind}", "content": "".join(self._blocks.pop(chunk.id, ()))})
 
     def _tell_failure(self, call_id: str, error: str) -> None:
         self._tell_call(call_id, {"toolOutput": {"error": error}, "error": error})

@@ -1,9 +1,10 @@
 """A WebSocket to somewhere else that comes back when it is lost."""
 
 import asyncio
+import ipaddress
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -35,7 +36,8 @@ def pauses(first: float, longest: float) -> Iterator[float]:
 class ReconnectingSocket:
     """One socket at a time. `hear` gets each frame, `lost` is called when the socket is gone, for whatever reason.
 
-    As long as `lasting` is set, a socket that is lost is opened again.
+    As long as `lasting` is set, a socket that is lost is opened again. `address` is the same for all URLs of one place,
+    as far as they show it.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class ReconnectingSocket:
             FlowError: the URL is not one of a WebSocket.
         """
         try:
-            parse_uri(url)
+            self.address = _address(url)
         except (InvalidURI, ValueError):
             # Without the URL and its cause, since it may have a password.
             raise FlowError("The URL of a remote runtime is wrong.", remedy="Write ws://host:port/ws.") from None
@@ -65,11 +67,16 @@ class ReconnectingSocket:
         self._longest_pause = longest_pause
         self._opening = asyncio.Lock()
         self._unsent: asyncio.Queue[bytes] | None = None
+        self._headers: Mapping[str, str] = {}
         self._keeper: asyncio.Task[None] | None = None
 
     @property
     def connected(self) -> bool:
         return self._unsent is not None
+
+    def header(self, name: str) -> str | None:
+        """What the other side said of itself when it was connected last."""
+        return self._headers.get(name)
 
     async def open(self) -> None:
         """Connect now, unless it is connected.
@@ -147,6 +154,7 @@ class ReconnectingSocket:
             connection = await self._connect()
 
     async def _use(self, connection: ClientConnection) -> None:
+        self._headers = {} if connection.response is None else connection.response.headers
         self._unsent = unsent = asyncio.Queue[bytes](_MAX_UNSENT)
         writing = asyncio.create_task(_write(connection, unsent))
         try:
@@ -159,6 +167,14 @@ class ReconnectingSocket:
             writing.cancel()
             self._lost()
             await _close(connection)
+
+
+def _address(url: str) -> str:
+    uri = parse_uri(url)
+    host = uri.host.casefold()
+    with suppress(ValueError):
+        host = "localhost" if ipaddress.ip_address(host).is_loopback else host
+    return f"{host} {uri.port} {uri.path}"
 
 
 async def _write(connection: ClientConnection, unsent: asyncio.Queue[bytes]) -> None:

@@ -5,11 +5,13 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Self
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
 
 from usechat.errors import FlowError
+from usechat.flows.envelope import HEADER, command_frame
 from usechat.flows.listeners import Listeners
 from usechat.flows.reconnecting import ReconnectingSocket
 from usechat.flows.scheduling import Command, Event, RunSnapshot, RunStatus
@@ -24,6 +26,11 @@ _LAST_WORDS: Final = ("agent:paused", "agent:aborted")
 _LOST: Final = "The connection to the remote runtime was lost, so the run was interrupted."
 _NOT_STARTED: Final = "The remote runtime did not start."
 _REFUSED: Final = "The remote runtime did not take the command."
+_BUSY: Final = "The remote runtime is at work for another run."
+
+
+# Who uses a runtime that does not tell one run from another, by its address.
+_CLAIMS: Final = WeakValueDictionary[str, "RemoteRuntime"]()
 
 
 class _Call:
@@ -32,6 +39,7 @@ class _Call:
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.halted = False
+        self.patience: asyncio.TimerHandle | None = None
         self.started: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[RunSnapshot] = loop.create_future()
 
@@ -66,7 +74,9 @@ class RemoteRuntime:
     end of that run here: `run` raises, and the listeners get one `{"type": "runtime:lost"}`. If it goes on elsewhere
     and tells so, they hear of it again.
 
-    All sockets of one remote runtime see the same run, so it is for one chat at a time.
+    Each run has an id of ours in the envelope, and what is told of others is not heard. An original knows no such id,
+    and all of its sockets see the same run. In this process, one object at a time may be connected to it: another one
+    is refused until the run of the first is over, or, if that one stays connected, until it is closed.
     """
 
     def __init__(
@@ -82,7 +92,8 @@ class RemoteRuntime:
         )
         self._start_timeout = start_timeout
         self._listeners = Listeners()
-        self._run = _new_run()
+        self._name = ""
+        self._run = RunSnapshot(run_id=str(uuid.uuid4()))
         self._unsure = True
         self._asked: _Asked | None = None
         self._call: _Call | None = None
@@ -103,15 +114,22 @@ class RemoteRuntime:
         """Connect, and stay connected from now on.
 
         Raises:
-            FlowError: the remote runtime cannot be reached. Nothing is tried again then.
+            FlowError: the remote runtime cannot be reached, or is an original that another run has. Nothing is tried
+                again then.
         """
         await self._socket.open()
+        try:
+            self._claim()
+        except FlowError:
+            await self._socket.close()
+            raise
         self._socket.lasting = self._stays = True
 
     async def aclose(self) -> None:
         """Leave; a run that is open here ends as if the connection were lost."""
         self._stays = False
         await self._socket.close()
+        self._release()
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -135,17 +153,21 @@ class RemoteRuntime:
         original's socket has no command for that: ours, `{"type": "run", "input"}`, is one that `serve_runtime` knows.
 
         Raises:
-            FlowError: the remote runtime cannot be reached, does not start, or was lost.
+            FlowError: the remote runtime cannot be reached, is an original that another run has, does not start, does
+                not stop, or was lost.
         """
         async with self._one_at_a_time:
             self._call = call = _Call()
             try:
                 await self._socket.open()
+                self._claim()
                 self._begin(input, call)
                 await self._started(call)
                 return await call.ended
             finally:
                 self._call = None
+                if call.patience is not None:
+                    call.patience.cancel()
                 if not call.ended.done():
                     self._unask()
                 self._leave_if_over()
@@ -154,7 +176,7 @@ class RemoteRuntime:
         """Send a command. What comes of it only the events tell.
 
         Raises:
-            FlowError: there is no such command, it lacks its `runId`, or there is no connection.
+            FlowError: there is no such command, it lacks its `runId`, or there is no connection or no run.
         """
         kind = command.get("type")
         if kind not in _COMMANDS:
@@ -162,12 +184,37 @@ class RemoteRuntime:
         if kind in ("send", "reply") and not command.get("runId"):
             raise FlowError("Runtime command missing runId.", remedy="Name the invocation of a node.")
         if kind in ("abort", "pause", "stop") and self._call is not None:
-            self._call.halted = True
+            self._halt(self._call)
             if not self.connected:
                 return
         self._send(command)
         if kind == "resume" and self._run.status != "running":
             self._ask("resume")
+
+    def _claim(self) -> None:
+        """Take the address for this object alone, before anything is asked, unless the other side tells runs apart."""
+        if not self._names_runs and _CLAIMS.setdefault(self._socket.address, self) is not self:
+            raise FlowError(_BUSY, remedy="Try again when that is over.")
+
+    def _release(self) -> None:
+        if _CLAIMS.get(self._socket.address) is self:
+            del _CLAIMS[self._socket.address]
+
+    @property
+    def _names_runs(self) -> bool:
+        return self._socket.header(HEADER) is not None
+
+    def _is_ours(self, run: object) -> bool:
+        """Whether a frame about this run, or of a runtime that names none, is for us."""
+        if self._names_runs:
+            return run == self._name != ""
+        return _CLAIMS.get(self._socket.address) is self
+
+    def _halt(self, call: _Call) -> None:
+        call.halted = True
+        if call.patience is None:
+            loop = asyncio.get_running_loop()
+            call.patience = loop.call_later(self._start_timeout, self._interrupt, "did not stop its run in time")
 
     def _begin(self, value: Mapping[str, Any] | None, call: _Call) -> None:
         if call.halted:
@@ -177,6 +224,7 @@ class RemoteRuntime:
             self._send({"type": "resume"})
             self._ask("resume")
         elif self._run.status != "running":
+            self._name = str(uuid.uuid4())
             self._send({"type": "run", "input": dict(value or {})})
             self._ask("run")
 
@@ -201,8 +249,10 @@ class RemoteRuntime:
             self._asked = None
 
     def _send(self, command: Command) -> None:
+        if self._names_runs and not self._name:
+            raise FlowError("There is no run yet.", remedy="Run it before.")
         try:
-            frame = msgspec.json.encode({"type": "command", "command": command})
+            frame = command_frame(command, self._name if self._names_runs else "")
         except (TypeError, ValueError, RecursionError) as error:
             raise FlowError("The command cannot be written as JSON.", remedy="Send plain values.") from error
         self._socket.send(frame)
@@ -218,9 +268,11 @@ class RemoteRuntime:
             return
         match message:
             case {"type": "event", "event": {"type": str()} as event}:
-                self._take(event)
+                if self._is_ours(message.get("run")):
+                    self._take(event)
             case {"type": "refused", "command": str(command)}:
-                self._hear_refusal(command)
+                if self._is_ours(message.get("run")):
+                    self._hear_refusal(command)
             case _:
                 self._ignore("has no event")
 
@@ -270,8 +322,7 @@ class RemoteRuntime:
         run = self._run
         match event:
             case {"type": "flow:start"}:
-                self._run = _new_run()
-                self._run.status = "running"
+                self._run = RunSnapshot(run_id=self._name or str(uuid.uuid4()), status="running")
             case {"type": "flow:resumed"}:
                 run.status = "running"
             case {"type": "flow:paused"}:
@@ -289,11 +340,16 @@ class RemoteRuntime:
         self._unsure = False
 
     def _lose(self) -> None:
-        asked, self._asked, self._unsure = self._asked, None, True
-        if self._run.status != "running" and asked is None:
-            return
-        _log.warning("the connection to a remote runtime was lost in a run")
-        # As far as anybody here can know, it will not be finished.
+        self._unsure = True
+        if self._run.status == "running" or self._asked is not None:
+            self._interrupt("was lost in a run")
+        if not self._socket.lasting:
+            self._release()
+
+    def _interrupt(self, how: str) -> None:
+        """End the run here: as far as anybody here can know, it will not be finished."""
+        _log.warning("a remote runtime %s", how)
+        self._asked = None
         self._run.status = "aborted"
         self._socket.lasting = self._stays
         self._listeners.tell({"type": "runtime:lost"})
@@ -303,10 +359,6 @@ class RemoteRuntime:
     def _leave_if_over(self) -> None:
         if not self._stays and self._run.status not in ("running", "paused"):
             self._socket.leave()
-
-
-def _new_run() -> RunSnapshot:
-    return RunSnapshot(run_id=str(uuid.uuid4()))
 
 
 def _note_node(run: RunSnapshot, node_id: str, event: Event) -> None:

@@ -7,6 +7,7 @@ import msgspec
 from sqlalchemy import Column, Connection, Integer, Table, Text, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from usechat.agents.open_harness import ChatRun, ChatRuns
 from usechat.database import Database, metadata
 from usechat.flows.scheduling import Event, RunSnapshot
 
@@ -25,11 +26,18 @@ _SNAPSHOTS = Table(
     Column("run_id", Text, primary_key=True),
     Column("snapshot", Text, nullable=False),
 )
+_CHAT_RUNS = Table(
+    "usechat_chat_runs",
+    metadata,
+    Column("chat", Text, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("message_id", Text, nullable=False),
+)
 _INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
-class RunStore(Protocol):
-    """Where runs are kept, by the id of the run. One process at a time writes a run."""
+class RunStore(ChatRuns, Protocol):
+    """Where runs are kept, by the id of the run, and which chat had which. One process at a time writes a run."""
 
     async def append_event(self, run_id: str, *events: Event) -> None:
         """Keep events, all or none, with the next sequence numbers of the run."""
@@ -52,6 +60,7 @@ class MemoryRunStore:
     def __init__(self) -> None:
         self._events: dict[str, list[bytes]] = {}
         self._snapshots: dict[str, bytes] = {}
+        self._chat_runs: dict[str, ChatRun] = {}
 
     async def append_event(self, run_id: str, *events: Event) -> None:
         bodies = [msgspec.json.encode(event) for event in events]
@@ -68,6 +77,12 @@ class MemoryRunStore:
 
     async def load_events(self, run_id: str, after: int = 0) -> list[Event]:
         return [msgspec.json.decode(event) for event in self._events.get(run_id, [])[after:]]
+
+    async def chat_run(self, chat: str) -> ChatRun | None:
+        return self._chat_runs.get(chat)
+
+    async def keep_chat_run(self, chat: str, run: ChatRun) -> None:
+        self._chat_runs[chat] = run
 
 
 class DatabaseRunStore:
@@ -99,6 +114,14 @@ class DatabaseRunStore:
         rows = await self._database.read(lambda connection: connection.execute(query.order_by(_EVENTS.c.seq)).all())
         return [msgspec.json.decode(row.event) for row in rows]
 
+    async def chat_run(self, chat: str) -> ChatRun | None:
+        query = select(_CHAT_RUNS.c.run_id, _CHAT_RUNS.c.message_id).where(_CHAT_RUNS.c.chat == chat)
+        row = await self._database.read(lambda connection: connection.execute(query).one_or_none())
+        return None if row is None else ChatRun(row.run_id, row.message_id)
+
+    async def keep_chat_run(self, chat: str, run: ChatRun) -> None:
+        await self._database.run(lambda connection: _keep_chat_run(connection, chat, run))
+
 
 def _read_snapshot(run_id: str, stored: str | bytes) -> RunSnapshot:
     try:
@@ -126,3 +149,9 @@ def _save(connection: Connection, run_id: str, body: str) -> None:
     new = _INSERT[connection.dialect.name](_SNAPSHOTS).values(run_id=run_id, snapshot=body)
     replaced = {"snapshot": new.excluded.snapshot}
     connection.execute(new.on_conflict_do_update(index_elements=[_SNAPSHOTS.c.run_id], set_=replaced))
+
+
+def _keep_chat_run(connection: Connection, chat: str, run: ChatRun) -> None:
+    new = _INSERT[connection.dialect.name](_CHAT_RUNS).values(chat=chat, run_id=run.run_id, message_id=run.message_id)
+    replaced = {"run_id": new.excluded.run_id, "message_id": new.excluded.message_id}
+    connection.execute(new.on_conflict_do_update(index_elements=[_CHAT_RUNS.c.chat], set_=replaced))

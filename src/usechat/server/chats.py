@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, structs
 
-from usechat.agents import Agent, CountsUnused
+from usechat.agents import Agent, CountsUnused, GivesWay
 from usechat.agents.chat import Chat, Request
 from usechat.agents.registry import agent_of
 from usechat.errors import RequestError, TailChangedError
@@ -271,6 +271,7 @@ class ChatOpening:
         "_admission",
         "_arrived",
         "_chats",
+        "_edits",
         "_headers",
         "_log",
         "_request",
@@ -290,6 +291,7 @@ class ChatOpening:
         self._log: TurnLog | None = None
         self._admission: Admission | None = None
         self._writing: str | None = None
+        self._edits = False
         self.stopped: StopReason | None = None
         regenerates = request.trigger == "regenerate-message"
         # Without an id it is the last answer.
@@ -305,9 +307,15 @@ class ChatOpening:
         )
 
     async def check(self, running: TurnHead) -> None:
-        await self._chats.history.admit(self._request, self.head.owner, running.message_id)
+        admission = await self._chats.history.admit(self._request, self.head.owner, running.message_id)
+        self._edits = self._request.message_id is not None or admission.keep < admission.after.length
         # An answer without a single part is not stored, and can be written again all the same.
         self._writing = running.message_id if self.regenerates is not None else None
+
+    def may_replace(self) -> bool:
+        agent = self._chats.agent
+        # Whoever edits a message does not want the rest of its answer.
+        return self._edits or not isinstance(agent, GivesWay) or agent.gives_way(self._request.id, self._user)
 
     async def prepare(self, claim: Claim) -> Prepared:
         self._log = claim.log

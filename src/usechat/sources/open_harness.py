@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
-from usechat.errors import MappingError
-from usechat.protocol.chunks import Chunk, FinishReason
+from usechat.errors import MappingError, RemoteProtocolError
+from usechat.protocol.chunks import Chunk, Data, File, FinishReason, SourceDocument, SourceUrl
+from usechat.protocol.codec import read_chunk
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.open_harness_options import TransportOptions, read_options
 from usechat.sources.open_harness_run import Block, Run, Totals
@@ -124,6 +125,17 @@ class OpenHarnessMapper:
         if error is None:
             return self._writer.tool_output(call, event.get("toolOutput"))
         return self._writer.tool_error(call, error or _TOOL_FAILED)
+
+    def _agent_part(self, event: _Event) -> list[Chunk]:
+        part = event.get("part")
+        try:
+            chunk = read_chunk(cast("_Event", part)).chunk if isinstance(part, dict) else None
+        except RemoteProtocolError:
+            chunk = None
+        if not isinstance(chunk, SourceUrl | SourceDocument | File | Data):
+            raise _unusable(event, "part")
+        self._run(event)
+        return self._writer.send(chunk)
 
     def _agent_start(self, event: _Event) -> list[Chunk]:
         return self._again(self._run(event))
@@ -290,6 +302,8 @@ class OpenHarnessMapper:
         "agent:thinking:delta": _thinking_delta,
         "agent:thinking": _whole_thinking,
         "agent:tool": _tool,
+        # Not the original's: it has no event for what an agent of ours gives beside text and tools.
+        "agent:part": _agent_part,
         "agent:error": _agent_error,
         "agent:complete": _agent_complete,
         "agent:paused": _agent_paused,

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-__all__ = ["TransportOptions", "read_options"]
+__all__ = ["SWITCHES", "TransportOptions", "read_options"]
 
 
 class TransportOptions(Struct, frozen=True, kw_only=True):
@@ -23,7 +23,8 @@ class TransportOptions(Struct, frozen=True, kw_only=True):
     generate_message_id: Callable[[], str] | None = None
 
 
-_SWITCHES: Final = tuple(name for name in TransportOptions.__struct_fields__ if name.startswith("send_"))
+SWITCHES: Final = tuple(name for name in TransportOptions.__struct_fields__ if name.startswith("send_"))
+"""The options that are on or off."""
 
 
 def read_options(given: Mapping[str, Any]) -> TransportOptions:
@@ -34,9 +35,9 @@ def read_options(given: Mapping[str, Any]) -> TransportOptions:
     """
     chosen: dict[str, Any] = {}
     for name, value in given.items():
-        switch = next((switch for switch in _SWITCHES if name in (switch, _camel(switch))), None)
+        switch = next((switch for switch in SWITCHES if name in (switch, _camel(switch))), None)
         if switch is None:
-            raise ValueError(f"There is no option {name!r:.60}: the options are {', '.join(_SWITCHES)}.")
+            raise ValueError(f"There is no option {name!r:.60}: the options are {', '.join(SWITCHES)}.")
         if not isinstance(value, bool):
             raise ValueError(f"The option {name} is true or false, not {value!r:.60}.")
         chosen[switch] = value

@@ -10,7 +10,19 @@ from usechat.protocol.codec import read_chunk
 from usechat.protocol.values import VALUE_LIMIT, plain
 from usechat.protocol.writer import MessageWriter
 
-__all__ = ["PlainEvent", "PlainMapper", "Reasoning", "ToolCall", "ToolError", "ToolResult"]
+__all__ = [
+    "STRUCTURED_OUTPUT",
+    "PlainEvent",
+    "PlainMapper",
+    "Reasoning",
+    "StructuredOutput",
+    "ToolCall",
+    "ToolError",
+    "ToolResult",
+]
+
+STRUCTURED_OUTPUT: Final = "structured-output"
+"""The name of the data part that a structured output is."""
 
 
 class Reasoning(Struct, frozen=True):
@@ -41,7 +53,13 @@ class ToolError(Struct, frozen=True):
     text: str
 
 
-PlainEvent: TypeAlias = str | Reasoning | ToolCall | ToolResult | ToolError | Chunk | dict[str, Any]
+class StructuredOutput(Struct, frozen=True):
+    """The answer as a value: `structuredOutput` of a flow's node, and a `data-structured-output` part in a message."""
+
+    value: Any
+
+
+PlainEvent: TypeAlias = str | Reasoning | StructuredOutput | ToolCall | ToolResult | ToolError | Chunk | dict[str, Any]
 """Text, one of these events, or a chunk: as an object, or as the dict that it is on the wire."""
 
 _CHUNKS: Final = cast("tuple[type[Chunk], ...]", get_args(Chunk))
@@ -63,6 +81,8 @@ class PlainMapper:
                 return self._writer.text(event)
             case Reasoning():
                 return self._writer.reasoning(event.text)
+            case StructuredOutput():
+                return self._writer.data(STRUCTURED_OUTPUT, event.value)
             case ToolCall():
                 title = UNSET if event.title is None else event.title
                 return self._writer.tool_input(event.id, event.name, event.input, title=title)

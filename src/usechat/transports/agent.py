@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
-from usechat.agents import Agent, CountsUnused
+from usechat.agents import Agent, CountsUnused, GivesWay
 from usechat.agents.chat import Chat, Request
 from usechat.agents.registry import agent_of
 from usechat.ids import new_id, new_turn_id
@@ -34,7 +34,7 @@ class AgentTransport:
     """A `ChatTransport` whose answers an agent gives: any that `create_app` takes.
 
     Nothing is kept: each request has all messages of its chat, and they are believed. A message that comes while
-    another one of its chat is answered takes the place of that.
+    another one of its chat is answered takes the place of that, if the agent lets it, and is refused otherwise.
     """
 
     def __init__(
@@ -123,6 +123,11 @@ class _Opening:
 
     async def check(self, running: TurnHead) -> None:
         pass
+
+    def may_replace(self) -> bool:
+        if self._continues is not None or self._request.message_id is not None:
+            return True
+        return not isinstance(self._agent, GivesWay) or self._agent.gives_way(self._request.id, None)
 
     async def prepare(self, claim: Claim) -> Prepared:
         head, continues = self.head, self._continues

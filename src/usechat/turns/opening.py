@@ -38,6 +38,10 @@ class Opening(Protocol):
         """
         ...
 
+    def may_replace(self) -> bool:
+        """Whether the turn that runs may be ended for this one, where turns replace each other; asked after `check`."""
+        ...
+
     async def prepare(self, claim: Claim) -> Prepared:
         """Store what the turn begins with.
 

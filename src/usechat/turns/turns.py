@@ -225,7 +225,7 @@ class Turns:
             raise RequestError(NOT_FOUND, status=404)
         # Whoever wants an answer again does not want the rest of it.
         is_stale = opening.regenerates in ("", running.message_id)
-        if self._settings.conflict == "replace" or is_stale:
+        if is_stale or (self._settings.conflict == "replace" and (self._has_ended(running) or opening.may_replace())):
             await self._store.stop(running, "replaced", _GIVES_WAY)
             return
         if self._settings.conflict == "queue":
@@ -237,6 +237,11 @@ class Turns:
             except TimeoutError:
                 pass
         raise RequestError("An answer is still being written in this chat.", status=409)
+
+    def _has_ended(self, head: TurnHead) -> bool:
+        """Whether the turn has said all and is only being stored."""
+        running = self._running.get(head.chat)
+        return running is not None and running.turn.outcome is not None
 
     async def _open(self, opening: Opening, claim: Claim, deadline: float) -> None:
         async with _admission(deadline):

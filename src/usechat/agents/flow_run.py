@@ -1,0 +1,269 @@
+"""A run of a flow at work for a chat."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard
+
+from usechat.agents.chat import Chat
+from usechat.agents.pushed import Pushed
+from usechat.errors import AgentError, FlowError
+from usechat.protocol.messages import UIMessage
+
+__all__ = ["FlowRun", "Runtime", "is_runtime", "prompt_of"]
+
+_Event: TypeAlias = dict[str, Any]
+
+_log = logging.getLogger("usechat")
+
+_OVER: Final = ("complete", "aborted")
+# The runtimes that are at work, by their ids as objects. Whoever is in here is alive.
+_AT_WORK: Final = set[int]()
+
+
+class _Snapshot(Protocol):
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def status(self) -> str: ...
+
+
+class Runtime(Protocol):
+    """One run of a flow, here or elsewhere. Events and commands are Open Harness's, as JSON-shaped dicts.
+
+    A runtime may also have `unused` and `room`, which are set to a counter of events that could not be used and to a
+    function that waits until its events were shown, `async load()`, for a run that was kept in a store, and
+    `async aclose()`, for when it is not needed any more.
+    """
+
+    async def run(self, input: Mapping[str, Any] | None = None) -> _Snapshot:  # noqa: A002
+        """Run until the flow is complete, paused or aborted; a paused run goes on.
+
+        Raises:
+            FlowError: the run is over already, or the flow cannot go on.
+        """
+        ...
+
+    def dispatch(self, command: dict[str, Any]) -> None:
+        """Take a command: `send`, `reply`, `abort`, `resume`, `pause` or `stop`.
+
+        Raises:
+            FlowError: the command is not one, or cannot be taken.
+        """
+        ...
+
+    def on_event(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+        """Give the listener each event from now on; the result ends that."""
+        ...
+
+    def snapshot(self) -> _Snapshot:
+        """What the run is now; its `status` is `idle`, `running`, `paused`, `aborted` or `complete`."""
+        ...
+
+    @property
+    def waiting(self) -> Sequence[str]:
+        """The run ids of the nodes that wait for a message, in the order of their start, as far as that is known."""
+        ...
+
+
+def is_runtime(thing: object) -> TypeGuard[Runtime]:
+    names = ("run", "dispatch", "on_event", "snapshot")
+    return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in names)
+
+
+class FlowRun:
+    """A runtime at work for a chat; at any time one turn, or none, is shown what it does.
+
+    `prompted` is the id of the last message that a run from a store was given; if it is `running` there, its process
+    died, and it is paused. `in_turn` is set by whoever is shown the run.
+    """
+
+    def __init__(self, runtime: Runtime, on_end: Callable[["FlowRun"], object], prompted: str | None = None) -> None:
+        """Take the runtime.
+
+        Raises:
+            AgentError: it is at work for another chat.
+        """
+        if id(runtime) in _AT_WORK:
+            _log.error(
+                "a runtime that is at work for a chat was given to another one, which was refused: "
+                "OpenHarnessChatTransport takes a function that makes a new runtime each time"
+            )
+            raise AgentError("The runtime is at work for another chat.")
+        self.task: asyncio.Task[BaseException | None] | None = None
+        self.in_turn = False
+        self._runtime = runtime
+        self._on_end = on_end
+        self._prompted = prompted
+        self._interrupted = prompted is not None
+        self._flow_name = ""
+        self._agents: dict[str, None] = {}
+        self._shown: Pushed[_Event] | None = None
+        self._unsubscribe = runtime.on_event(self._hear)
+        _AT_WORK.add(id(runtime))
+
+    def leave(self) -> None:
+        """Let go of the runtime."""
+        self._unsubscribe()
+        _AT_WORK.discard(id(self._runtime))
+
+    @property
+    def id(self) -> str:
+        return self._runtime.snapshot().run_id
+
+    @property
+    def status(self) -> str:
+        status = self._runtime.snapshot().status
+        return "paused" if self._interrupted and status == "running" else status
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether nothing runs, so that a store has all of it unless it failed."""
+        return self.task is None or self.task.done()
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it is paused, can be loaded from a store that has all of it, and nobody is shown it."""
+        if self.status != "paused" or self.in_turn or not self.has_stopped or not hasattr(self._runtime, "load"):
+            return False
+        return self.task is None or (not self.task.cancelled() and self.task.result() is None)
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether it runs, and one of its nodes would get a message."""
+        return self.status == "running" and bool(self._runtime.waiting or self._agents)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can come: the run has ended, or whatever ran it has, or it was never begun."""
+        status = self.status
+        if self.task is None:
+            return status in (*_OVER, "idle")
+        return status in _OVER or (status == "running" and self.task.done())
+
+    def precedes(self, messages: Sequence[UIMessage]) -> bool:
+        """Whether the last message follows the one that the run was prompted with, which an edit takes away."""
+        return any(message.id == self._prompted for message in messages[:-1])
+
+    async def show(self, chat: Chat) -> Pushed[_Event]:
+        """Prompt the run, and give what happens from now on, with what the run fails with at its end."""
+        prompt = prompt_of(chat)
+        if prompt is not None and self.status == "paused" and self.task is not None:
+            # A run says that it is paused before its nodes have stopped.
+            await asyncio.wait([self.task])
+        self._shown = shown = Pushed[_Event]()
+        if self.status == "running":
+            # The mapper cannot know of a flow that began before it.
+            shown.push({"type": "flow:resumed", "flowName": self._flow_name})
+        if prompt is not None:
+            self._give(prompt, chat.messages)
+        return shown
+
+    def hide(self, error: BaseException | None = None) -> None:
+        """Let the turn end, with this error if it is one."""
+        shown, self._shown = self._shown, None
+        if shown is not None:
+            shown.end(error)
+
+    async def room(self) -> None:
+        """Wait until the turn has taken most of what it is shown."""
+        if self._shown is not None:
+            await self._shown.room()
+
+    def abort(self, *, resumable: bool = False) -> None:
+        try:
+            self._runtime.dispatch({"type": "abort", "resumable": resumable})
+        # The turn is over in any case.
+        except Exception:  # noqa: BLE001
+            _log.exception("a runtime could not be aborted")
+
+    async def aclose(self) -> None:
+        close: Callable[[], Any] | None = getattr(self._runtime, "aclose", None)
+        if close is not None:
+            await close()
+
+    def _give(self, message: UIMessage, messages: Sequence[UIMessage]) -> None:
+        """Give the runtime the message in the way that its status asks for."""
+        text = message.text
+        if not text:
+            raise AgentError("The message has no text.")
+        match self.status:
+            case "idle":
+                said = [{"role": one.role, "text": one.text} for one in messages]
+                self._start({"message": text, "messages": said})
+            case "paused":
+                self._dispatch({"type": "resume", "message": text})
+                self._start(None)
+            case "running":
+                self._dispatch({"type": "send", "message": text, "runId": self._inbox()})
+            case _:
+                raise AgentError("The run has ended, so it takes no more messages.")
+        self._prompted = message.id
+
+    def _start(self, given: dict[str, Any] | None) -> None:
+        self._interrupted = False
+        self.task = asyncio.create_task(_run(self._runtime, given))
+        self.task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[BaseException | None]) -> None:
+        error = FlowError("The run was cancelled.") if task.cancelled() else task.result()
+        if error is not None and not task.cancelled():
+            # What the user reads of it says nothing, and the turn may be gone.
+            _log.error("the run of a flow failed", exc_info=error)
+        if isinstance(error, FlowError):
+            error = AgentError("The runtime could not run the flow.")
+        self.hide(error)
+        self._on_end(self)
+
+    def _dispatch(self, command: dict[str, Any]) -> None:
+        try:
+            self._runtime.dispatch(command)
+        # A runtime of somebody else may raise anything, and none of it is for the user.
+        except Exception as error:
+            raise AgentError("The runtime did not take the message.") from error
+
+    def _inbox(self) -> str:
+        waiting = self._runtime.waiting
+        if waiting:
+            return waiting[-1]
+        if not self._agents:
+            raise AgentError("The flow is running, but no node of it takes messages now.")
+        return next(reversed(self._agents))
+
+    def _hear(self, event: _Event) -> None:
+        self._note(event)
+        if event.get("type") == "runtime:lost":
+            self.hide()
+        elif self._shown is not None and not self._shown.push(event):
+            self.hide(AgentError("The flow said more than could be shown."))
+            self.abort()
+
+    def _note(self, event: _Event) -> None:
+        run_id = event.get("runId", "")
+        match event.get("type"):
+            case "flow:start":
+                self._flow_name = event.get("flowName", "")
+            case "agent:start":
+                self._agents.pop(run_id, None)
+                self._agents[run_id] = None
+            case "agent:complete" | "node:complete" | "node:error":
+                self._agents.pop(run_id, None)
+            case _:
+                pass
+
+
+def prompt_of(chat: Chat) -> UIMessage | None:
+    """The message to give to the runtime; None if the turn is only to follow the run."""
+    return chat.messages[-1] if chat.messages and chat.messages[-1].role == "user" else None
+
+
+async def _run(runtime: Runtime, given: dict[str, Any] | None) -> BaseException | None:
+    try:
+        await runtime.run(given)
+    except asyncio.CancelledError:
+        raise
+    # A runtime of somebody else may raise anything, also to leave the process.
+    except BaseException as error:  # noqa: BLE001
+        return error
+    return None
