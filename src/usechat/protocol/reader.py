@@ -95,8 +95,7 @@ class MessageReader:
         Raises:
             RemoteProtocolError: the client would throw here.
         """
-        parts = self._message.parts
-        before = len(parts)
+        parts, before = self._message.parts, len(self._message.parts)
         self.apply(chunk)
         if isinstance(chunk, Data) and len(parts) > before:
             parts[-1] = dict(wire)
@@ -155,8 +154,9 @@ class MessageReader:
         self._message.parts.append({"type": "step-start"})
 
     def _reset_step(self, chunk: ResetStep) -> None:
-        step = self._step_parts()
-        del self._message.parts[len(self._message.parts) - len(step) :]
+        # What began in an earlier step stays, with all that it got.
+        parts = self.message.parts
+        del parts[len(parts) - len(self._step_parts()) :]
         self._parts = {"text": {}, "reasoning": {}}
         self._inputs = {}
 
@@ -166,7 +166,10 @@ class MessageReader:
             part = {"type": "reasoning", "id": chunk.id, "text": "", "state": "streaming"}
         set_field(part, "providerMetadata", chunk.provider_metadata)
         self._message.parts.append(part)
-        self._parts[part["type"]][chunk.id] = OpenText(part, [])
+        same = self._parts[part["type"]]
+        if chunk.id in same:
+            settle_text(same[chunk.id])
+        same[chunk.id] = OpenText(part, [])
 
     def _delta_text(self, chunk: _TextDelta) -> None:
         open_text = self._open_text(chunk)
@@ -208,6 +211,8 @@ class MessageReader:
         self._message.parts.append(msgspec.to_builtins(chunk))
 
     def _start_input(self, chunk: ToolInputStart) -> None:
+        if chunk.tool_call_id in self._inputs:
+            settle_input(self._inputs[chunk.tool_call_id])
         # A later delta says nothing of these two again.
         begun = msgspec.structs.replace(chunk, provider_executed=UNSET, provider_metadata=UNSET)
         self._inputs[chunk.tool_call_id] = OpenInput(begun, self._stream_input(chunk), self._step, "", [])

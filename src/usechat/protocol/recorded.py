@@ -52,6 +52,7 @@ _QUIET_AFTER_PRELIMINARY: Final = Since(None, 326, 169)
 _QUIET_WITH_OPEN_TEXT: Final = Since(277, 326, 169)
 
 _MERE_ENDS: Final = (FinishStep, Finish, Abort)
+_OPEN_PARTS: Final = frozenset(("part-left-open", "part-open-twice"))
 _RESULTS: Final = frozenset[CallState](("preliminary", "done", "failed", "rejected", "denied"))
 _ANSWERED: Final = _RESULTS - {"denied"}
 _AFTER: Final[dict[str, CallState]] = {move: next(iter(row.values())) for move, row in CALLS.items()}
@@ -85,6 +86,7 @@ class RecordedStream(StreamState):
         self._whole = {call.id for call in self.calls.values() if call.state not in UNFINISHED}
         self._begun = set[str]()
         self._cut = {call.id for call in self.here if call.state == "cut"}
+        self._parts_before = 0 if continues is None else len(continues.parts)
         self._last = ""
         self._reason: FinishReason | UnsetType = UNSET
 
@@ -115,7 +117,7 @@ class RecordedStream(StreamState):
             self._warn("part-left-open", self._last, f"The stream ends while the part {id_!r:.60} is open.")
         for part in filter(is_tool_call, message.parts):
             self._check_form(part)
-        self._forget_what_was_reset(message)
+        self._settle_warnings(message)
         if self.phase != "failed" and self._posts_again(message):
             problem = "The stream ends while all calls of the last step have results."
             raise remote_error("resubmits", self._last, problem)
@@ -275,11 +277,15 @@ class RecordedStream(StreamState):
                 f"{problem} without {'its input' if lacks_input else 'the approval for it'}.",
             )
 
-    def _forget_what_was_reset(self, message: UIMessage) -> None:
-        states = {part.get("state") for part in message.parts}
-        gone: set[str] = set() if "streaming" in states else {"part-left-open", "part-open-twice"}
-        gone |= set[str]() if "input-streaming" in states else {"call-across-steps"}
-        self.warnings[:] = [warning for warning in self.warnings if warning.rule not in gone]
+    def _settle_warnings(self, message: UIMessage) -> None:
+        """Drop what `reset-step` has undone, and tell of a part that it has left open in an earlier step."""
+        states = {part.get("state") for part in message.parts[self._parts_before :]}
+        if "streaming" not in states:
+            self.warnings[:] = [warning for warning in self.warnings if warning.rule not in _OPEN_PARTS]
+        elif self._rules().isdisjoint(_OPEN_PARTS):
+            self._warn("part-left-open", self._last, "The stream ends while a part is open.")
+        if "input-streaming" not in states:
+            self.warnings[:] = [warning for warning in self.warnings if warning.rule != "call-across-steps"]
 
     def _posts_again(self, message: UIMessage) -> bool:
         here = [call for call in self.calls.values() if call.step == self.shown]
