@@ -191,7 +191,9 @@ class RecordedStream(StreamState):
         return call
 
     def _check_same(self, call: Call, chunk: ToolInput, name: str) -> None:
-        if isinstance(chunk, ToolInputStart) or call.id in self._whole or call.state in _RESULTS:
+        # An error may take the place of another one, as long as the input is not whole.
+        has_result = call.state in _RESULTS and not isinstance(chunk, ToolInputError)
+        if isinstance(chunk, ToolInputStart) or call.id in self._whole or has_result:
             problem = f"`{name}` for the call {call.id!r:.60}, which the step has already."
             raise remote_error("call-twice", name, problem)
         if call.dynamic is not (chunk.dynamic is True):
