@@ -16,7 +16,6 @@ __all__ = ["Outcome", "levels_of", "worst"]
 Outcome: TypeAlias = Literal["clean", "untidy", "refused"]
 _Wire: TypeAlias = dict[str, Any]
 
-_WORST_FIRST: Final[tuple[Outcome, ...]] = ("refused", "untidy")
 _WHOLE_INPUTS: Final = ("tool-input-available", "tool-input-error")
 _RESULTS: Final = ("tool-output-available", "tool-output-error", "tool-output-denied", "tool-input-error")
 _MERE_ENDS: Final = ("finish-step", "finish", "abort")
@@ -24,7 +23,7 @@ _MERE_ENDS: Final = ("finish-step", "finish", "abort")
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     found = set(outcomes)
-    return next((outcome for outcome in _WORST_FIRST if outcome in found), "clean")
+    return "refused" if "refused" in found else "untidy" if "untidy" in found else "clean"
 
 
 def levels_of(

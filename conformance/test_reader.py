@@ -229,7 +229,7 @@ def test_more_of_an_input_that_was_whole_makes_it_stream_again_in_all_clients(ju
 @pytest.mark.parametrize("client", NEWEST)
 def test_a_start_with_another_id_renames_a_continued_message(judge: Judge, client: str):
     continues = UIMessage("m", "assistant", [{"type": "text", "text": "old"}])
-    chunks = [Start("other"), StartStep(), TextStart("t"), TextEnd("t")]
+    chunks: list[Chunk] = [Start("other"), StartStep(), TextStart("t"), TextEnd("t")]
     message = compare(judge, client, chunks, continues)
     assert message is not None
     assert message.id == "other"

@@ -204,13 +204,20 @@ def test_the_releases_that_are_named_take_the_stream(judge: Judge, name: str) ->
 def _agree(verdict: Verdict, levels: dict[str, Outcome]) -> bool:
     ours, theirs = outcome_of(verdict), worst(levels.values())
     if ours == "refused" or theirs == "refused":
-        # Who takes a result away may give another one later, which we do not wait for.
-        return ours == theirs or (
-            verdict.violation is not None and "takes its result away" in verdict.violation.problem
-        )
+        return ours == theirs or _is_hasty(verdict)
     # What is untidy is so in the newest clients: old ones refuse calls and messages that all others take.
     theirs = worst(level for client, level in levels.items() if client in NEWEST)
     return ours == theirs or (ours == "untidy" and all(_is_advice(warning.rule) for warning in verdict.warnings))
+
+
+def _is_hasty(verdict: Verdict) -> bool:
+    """Whether a loss was told that the rest of the stream may make good or never bring about.
+
+    A result that is taken away may come again; an id that is used again for a call of the other kind harms old clients
+    only with its result.
+    """
+    problem = "" if verdict.violation is None else verdict.violation.problem
+    return "takes its result away" in problem or "which began in an earlier step" in problem
 
 
 def _is_advice(rule: str) -> bool:

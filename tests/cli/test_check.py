@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,10 +94,10 @@ def test_what_is_left_untidy_is_a_warning_which_only_strict_minds() -> None:
 
 
 def test_a_continuation_is_judged_with_the_message_that_it_continues(tmp_path: Path) -> None:
-    part = {"type": "tool-f", "toolCallId": "c", "state": "input-available", "input": {}}
+    part: dict[str, Any] = {"type": "tool-f", "toolCallId": "c", "state": "input-available", "input": {}}
     before = tmp_path / "before.json"
     before.write_text(json.dumps({"id": "m", "role": "assistant", "parts": [part]}))
-    chunks = (
+    chunks: tuple[dict[str, Any], ...] = (
         {"type": "start", "messageId": "m"},
         {"type": "tool-output-available", "toolCallId": "c", "output": 1},
         {"type": "start-step"},
