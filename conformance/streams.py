@@ -64,7 +64,7 @@ from usechat.protocol.reader import MessageReader
 from usechat.protocol.state import Call, StreamState
 from usechat.protocol.tables import CALLS, UNFINISHED
 
-__all__ = ["Part", "Turn", "answered", "turns"]
+__all__ = ["Part", "Turn", "answered", "built", "turns"]
 
 _T = TypeVar("_T")
 _Move: TypeAlias = Callable[[], Chunk]
@@ -103,13 +103,14 @@ def turns(draw: st.DrawFn, release: Release) -> Turn:
     if draw(below(3)):
         return Turn(_Player(draw, release, StreamState()).play(), [], {})
     before = _Player(draw, release, StreamState("m")).play("m")
-    message = _built(before)
+    message = built(before)
     answers = draw(_answers(message.parts))
     state = StreamState(message.id, answered(message.parts, answers))
     return Turn(_Player(draw, release, state).play(message.id if draw(FLAGS) else UNSET), before, answers)
 
 
-def _built(chunks: list[Chunk]) -> UIMessage:
+def built(chunks: list[Chunk]) -> UIMessage:
+    """The message that the chunks build."""
     reader = MessageReader()
     for chunk in chunks:
         reader.apply(chunk)

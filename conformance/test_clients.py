@@ -124,6 +124,19 @@ def test_no_client_that_knows_an_optional_field_takes_null_for_it(judge: Judge) 
     assert {text: _rule(text) for text in texts.values()} == dict.fromkeys(texts.values(), "shape")
 
 
+def test_a_citation_is_taken_as_the_newest_client_takes_it(judge: Judge) -> None:
+    source: dict[str, Any] = {"type": "source", "sourceType": "url", "id": "s", "url": "https://a.example"}
+    sources = [source, {**source, "more": 1}, {**source, "type": "other"}]
+    sources += [{name: value for name, value in source.items() if name != missing} for missing in source]
+    indices: list[Any] = [0, 3, 3.0, -0.0, 2**53 - 1, 2**53, 1.5, -1, 1e20, True, None, "1"]
+    citations = [*({"source": each} for each in sources), *({"source": source, "startIndex": at} for at in indices)]
+    texts = [text_of("text-end", {"id": "part", "citations": [citation]}) for citation in citations]
+    newest = PINNED[-1]
+    assert {text: newest in clients for text, clients in _taking(judge, texts).items()} == {
+        text: _rule(text) is None for text in texts
+    }
+
+
 def _ignoring(kind: str, field: str) -> list[str]:
     """The clients that know the type, do not know the field, and do not mind."""
     releases = {client: release_of(client) for client in PINNED}

@@ -14,7 +14,7 @@ from judge import Judge
 from promises import PROMISES, promised
 from same_json import as_json
 from soak import draws
-from usechat.protocol.chunks import Chunk, FinishReason, FinishStep, MessageMetadata, StartStep
+from usechat.protocol.chunks import Chunk, Finish, FinishReason, FinishStep, MessageMetadata, StartStep
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
 from writing import Writing, call_part
@@ -115,3 +115,18 @@ def test_only_a_finish_for_tool_calls_leaves_a_call_to_the_browser(
     writer = fresh()
     chunks = writer.tool_input("one", "weather", {}) + writer.finish(reason)
     agree(judge, chunks, [STEP, {**WAITING, **state}, *([] if reason == "tool-calls" else [STEP])])
+
+
+def test_a_finish_without_a_reason_leaves_the_page_to_answer_an_approval(judge: Judge):
+    writer = fresh()
+    chunks = writer.tool_input("one", "weather", {}) + writer.approval_request("one", approval_id="a")
+    agree(judge, chunks + writer.send(Finish()), [STEP, call_part("one", "approval-requested", approval={"id": "a"})])
+
+
+def test_an_approval_of_a_turn_that_is_cut_shows_an_error_and_no_buttons(judge: Judge):
+    writer = fresh()
+    chunks = writer.tool_input("one", "weather", {}) + writer.approval_request("one", approval_id="a") + writer.abort()
+    failed = call_part("one", "output-error", errorText="The call was stopped.", approval={"id": "a"})
+    agree(judge, chunks, [STEP, failed, STEP])
+    valid = {client: result["valid"] for client, result in judge.read(chunks, promised("portable", chunks)).items()}
+    assert all(isinstance(sentence, str) for sentence in valid.values())

@@ -4,16 +4,18 @@ import json
 from typing import Any, Final, NamedTuple
 
 from faults import INVALID, REFUSED
+from usechat.protocol.clients import ClientName
 
 __all__ = ["WITNESSES", "Witness"]
 
 
 class Witness(NamedTuple):
-    """A stream whose first fault is that it breaks the rule, a client that minds, and what is wrong there then."""
+    """A stream whose only fault is that it breaks the rule, a client that minds, and what is wrong there then."""
 
     body: str
     client: str
     faults: set[str]
+    profile: ClientName = "portable"
 
 
 def _body(*chunks: dict[str, Any]) -> str:
@@ -48,7 +50,7 @@ WITNESSES: Final[dict[str, Witness]] = {
         {"there are two messages"},
     ),
     "after-error": Witness(
-        _body(*_BEGIN, {"type": "error", "errorText": "no"}, {"type": "finish", "messageMetadata": {"tokens": 1}}),
+        _body(*_BEGIN, {"type": "error", "errorText": "no"}, _TEXT, _TEXT_END),
         "7.0.169",
         {"chunks are never read"},
     ),
@@ -61,7 +63,9 @@ WITNESSES: Final[dict[str, Witness]] = {
         "7.0.31",
         {"calls are missing", "a result is lost", "a tool is run twice"},
     ),
-    "call-order": Witness(_body(*_BEGIN, _INPUT, _ASK, _OUTPUT, *_END), "7.0.169", {INVALID, "the page posts again"}),
+    "call-order": Witness(
+        _body(*_BEGIN, _INPUT, _OUTPUT, _ASK, *_EMPTY_STEP, *_END), "7.0.169", {INVALID, "a result is lost"}
+    ),
     "call-changed": Witness(
         _body(*_BEGIN, _INPUT, {**_OUTPUT, "dynamic": True}), "5.0.277", {REFUSED, "a result is lost"}
     ),
@@ -82,7 +86,8 @@ WITNESSES: Final[dict[str, Witness]] = {
         "7.0.169",
         {"an input stays streaming"},
     ),
-    "approval-unknown": Witness(_body(*_BEGIN, _INPUT, _ANSWER), "7.0.169", {REFUSED}),
+    "call-invalid": Witness(_body(*_BEGIN, _INPUT, _ASK, _OUTPUT, *_EMPTY_STEP, *_END), "7.0.169", {INVALID}),
+    "approval-unknown": Witness(_body(*_BEGIN, _INPUT, _ANSWER), "7.0.169", {REFUSED}, "v7"),
     "approval-twice": Witness(
         _body(
             *_BEGIN,
@@ -98,6 +103,7 @@ WITNESSES: Final[dict[str, Witness]] = {
         ),
         "7.0.169",
         {INVALID},
+        "v7",
     ),
     "resubmits": Witness(_body(*_BEGIN, _INPUT, _OUTPUT, *_END), "7.0.169", {"the page posts again"}),
 }

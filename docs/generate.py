@@ -29,8 +29,8 @@ def diagram(table: Mapping[str, Mapping[Any, str]]) -> str:
 
 
 def rules() -> str:
-    rows = [f"| `{name}` | {rule.meaning} | {rule.remedy} |" for name, rule in RULES.items()]
-    return "\n".join(["| rule | what it forbids | what to do instead |", "|---|---|---|", *rows, ""])
+    rows = [f"| `{name}` | {rule.level} | {rule.meaning} | {rule.remedy} |" for name, rule in RULES.items()]
+    return "\n".join(["| rule | level | what it forbids | what to do instead |", "|---|---|---|---|", *rows, ""])
 
 
 def chunks() -> str:

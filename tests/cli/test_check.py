@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,25 +51,79 @@ def test_the_message_goes_to_stdout_and_the_verdict_beside_it() -> None:
 
 
 def test_machines_get_json() -> None:
-    code, out, _ = usechat("check", "--json", "--client", "v6", "-", stdin='{"type":"start"}\n')
+    code, out, _ = usechat("check", "--json", "--client", "v6", "-", stdin='{"type":"text-end","id":"t"}\n')
     assert (code, json.loads(out)) == (
         1,
         {
             "ok": False,
-            "chunks": 1,
+            "level": "refused",
+            "chunks": 0,
             "parts": 0,
             "clients": ["5.0.0", "6.0.0", "7.0.0"],
             "violation": {
+                "level": "refused",
                 "line": 1,
-                "chunk": "",
-                "rule": "no-end",
-                "problem": "A stream that stops without `finish`, `abort` or `error`.",
-                "remedy": "End every stream with one of the three.",
+                "chunk": "text-end",
+                "rule": "part-not-open",
+                "problem": "`text-end` for the part 't', which is not open.",
+                "remedy": "Send the part's start first; `finish-step` closes all parts for older clients.",
             },
+            "warnings": [],
         },
     )
     code, out, _ = usechat("check", "--json", "--message", str(SAMPLE))
-    assert (code, json.loads(out)["message"]["role"]) == (0, "assistant")
+    assert (code, json.loads(out)["level"], json.loads(out)["message"]["role"]) == (0, "clean", "assistant")
+
+
+ABORTED = '{"type":"start"}\n{"type":"text-start","id":"t"}\n{"type":"abort"}\n'
+
+
+def test_what_is_left_untidy_is_a_warning_which_only_strict_minds() -> None:
+    assert usechat("check", "-", stdin=ABORTED) == (
+        0,
+        "<stdin>:3: warning: The stream ends while the part 't' is open.\n"
+        "  rule    part-left-open\n"
+        "  remedy  Send the part's end first.\n"
+        "untidy: 3 chunks, 1 parts, accepted by ai 5.0.0+, 6.0.0+, 7.0.0+\n",
+        "",
+    )
+    code, out, _ = usechat("check", "--strict", "--json", "-", stdin=ABORTED)
+    report = json.loads(out)
+    assert (code, report["ok"], report["level"], report["violation"]) == (1, False, "untidy", None)
+    assert [warning["level"] for warning in report["warnings"]] == ["untidy"]
+
+
+def test_a_continuation_is_judged_with_the_message_that_it_continues(tmp_path: Path) -> None:
+    part: dict[str, Any] = {"type": "tool-f", "toolCallId": "c", "state": "input-available", "input": {}}
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps({"id": "m", "role": "assistant", "parts": [part]}))
+    chunks: tuple[dict[str, Any], ...] = (
+        {"type": "start", "messageId": "m"},
+        {"type": "tool-output-available", "toolCallId": "c", "output": 1},
+        {"type": "start-step"},
+        {"type": "finish", "messageMetadata": {}},
+    )
+    stream = "".join(f"{json.dumps(chunk)}\n" for chunk in chunks)
+    assert usechat("check", "-", "--continues", str(before), stdin=stream)[0] == 0
+    code, out, _ = usechat("check", "-", stdin=stream)
+    assert (code, "--continues FILE" in out) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("{", "JSON"),
+        ('{"id":"m","role":"assistant"}', "message.parts"),
+        ('{"id":"m","role":"user","parts":[{"type":"text","text":"x"}]}', "assistant."),
+    ],
+)
+def test_a_wrong_message_to_continue_is_wrong_usage(tmp_path: Path, content: str, word: str) -> None:
+    before = tmp_path / "before.json"
+    before.write_text(content)
+    code, out, err = usechat("check", str(SAMPLE), "--continues", str(before))
+    assert (code, out) == (2, "")
+    # The sentence is broken into the lines of a box.
+    assert word in err
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,19 @@ def test_decoding_hands_back_unknown_fields_beside_the_chunk() -> None:
     assert decode_chunk('{"type":"finish","finishReason":"stop"}').chunk == Finish("stop")
 
 
+def _cited(source: str, index: str = "0") -> str:
+    return f'{{"type":"text-end","id":"t","citations":[{{"source":{{{source}}},"startIndex":{index}}}]}}'
+
+
+_SOURCE = '"type":"source","sourceType":"url","id":"s","url":"u"'
+
+
+@pytest.mark.parametrize("index", ["3", "3.0", "3e0", "-0.0", "9007199254740991"])
+def test_whole_numbers_of_any_form_are_indices(index: str) -> None:
+    citation = Citation(UrlSource("s", "u"), float(index))
+    assert decode_chunk(_cited(_SOURCE, index)).chunk == TextEnd("t", citations=[citation])
+
+
 @pytest.mark.parametrize(
     ("payload", "chunk", "rule"),
     [
@@ -107,6 +120,10 @@ def test_decoding_hands_back_unknown_fields_beside_the_chunk() -> None:
         ('{"type":"text-start","id":"a","providerMetadata":{"a":1}}', "text-start", "shape"),
         ('{"type":"finish","finishReason":"end_turn"}', "finish", "shape"),
         ('{"type":"data-x"}', "data-x", "shape"),
+        (_cited(_SOURCE.removeprefix('"type":"source",')), "text-end", "shape"),
+        (_cited(_SOURCE, "1.5"), "text-end", "shape"),
+        (_cited(_SOURCE, "1e20"), "text-end", "shape"),
+        (_cited(_SOURCE, "9007199254740992"), "text-end", "shape"),
         ('{"type":"data-x","data":{"__proto__":1}}', "data-x", "forbidden-key"),
         ('{"type":"data-x","data":[{"constructor":{"prototype":1}}]}', "data-x", "forbidden-key"),
     ],

@@ -36,6 +36,7 @@ from usechat.protocol.chunks import (
     ToolOutputError,
     UrlSource,
 )
+from usechat.protocol.codec import read_chunk
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
 
@@ -315,3 +316,88 @@ def test_what_makes_the_client_throw_raises(chunk: Chunk, rule: str) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         read(TextStart("other"), ToolInputAvailable("other", "x", 1), chunk)
     assert caught.value.rule == rule
+
+
+def test_more_of_an_input_that_was_whole_makes_it_stream_again() -> None:
+    begun = [ToolInputStart("c", "x", title="T", provider_executed=True), ToolInputDelta("c", "[1")]
+    whole = ToolInputAvailable("c", "x", [1], provider_metadata=META)
+    part = {"type": "tool-x", "toolCallId": "c", "title": "T", "providerExecuted": True}
+    streaming = {**part, "state": "input-streaming", "input": [1, 2], "rawInput": "[1,2"}
+    assert parts(*begun, whole, ToolInputDelta("c", ",2")) == [{**streaming, "callProviderMetadata": META}]
+    assert parts(*begun, ToolOutputAvailable("c", 5), ToolInputDelta("c", ",2")) == [streaming]
+    asked = [*begun, ToolApprovalRequest("a", "c"), ToolApprovalResponse("a", approved=True), ToolInputDelta("c", ",2")]
+    assert parts(*asked) == [{**streaming, "approval": {"id": "a", "approved": True}}]
+
+
+@pytest.mark.parametrize(
+    "more", [ToolInputDelta("c", "]"), ToolInputAvailable("c", "x", [1]), ToolInputStart("c", "x")]
+)
+def test_an_input_that_goes_on_in_another_step_is_another_part(more: Chunk) -> None:
+    first, step, second = parts(ToolInputStart("c", "x"), ToolInputDelta("c", "[1"), StartStep(), more)
+    assert first == {
+        "type": "tool-x",
+        "toolCallId": "c",
+        "state": "input-streaming",
+        "input": [1],
+        "rawInput": "[1",
+    }
+    assert (step, second["toolCallId"]) == ({"type": "step-start"}, "c")
+
+
+def test_what_began_in_an_earlier_step_keeps_its_text_after_a_reset() -> None:
+    kept = [TextStart("t"), TextDelta("t", "x"), StartStep(), TextDelta("t", "y"), ResetStep()]
+    assert parts(*kept) == [{"type": "text", "text": "xy", "state": "streaming"}, {"type": "step-start"}]
+
+
+def test_a_part_that_begins_twice_is_two_parts() -> None:
+    twice = parts(TextStart("t"), TextDelta("t", "x"), TextStart("t"), TextDelta("t", "y"), TextEnd("t"))
+    assert twice == [
+        {"type": "text", "text": "x", "state": "streaming"},
+        {"type": "text", "text": "y", "state": "done"},
+    ]
+
+
+def test_a_start_with_another_id_renames_a_continued_message() -> None:
+    continued = UIMessage("m", "assistant", [{"type": "text", "text": "x"}])
+    assert read(Start("n"), message=continued) == UIMessage("n", "assistant", [{"type": "text", "text": "x"}])
+
+
+def test_older_majors_have_other_fields() -> None:
+    wrong = {"type": "tool-x", "toolCallId": "c", "state": "output-error", "errorText": "bad"}
+    dynamic = {"type": "dynamic-tool", "toolName": "x", "toolCallId": "d", "state": "output-available", "output": 1}
+    chunks: list[Chunk] = [
+        ToolInputError("c", "x", "?", "bad"),
+        ToolInputAvailable("d", "x", 0, dynamic=True),
+        ToolOutputAvailable("d", 1, dynamic=True, provider_executed=True),
+        File("u", "a/b", META),
+    ]
+    file = {"type": "file", "url": "u", "mediaType": "a/b"}
+    expected = {
+        5: [{**wrong, "rawInput": "?"}, {**dynamic, "input": 0}, file],
+        6: [
+            {**wrong, "rawInput": "?"},
+            {**dynamic, "input": 0, "providerExecuted": True},
+            {**file, "providerMetadata": META},
+        ],
+    }
+    for major, message in expected.items():
+        reader = MessageReader(major=major)
+        for chunk in chunks:
+            reader.apply(chunk)
+        assert reader.message.parts == message
+
+
+def test_a_chunk_of_the_wire_leaves_its_unknown_fields_in_data_and_steering_parts() -> None:
+    reader = MessageReader()
+    for wire in (
+        {"type": "data-a", "data": 1, "id": "1", "more": 1},
+        {"type": "data-a", "data": 2, "id": "1", "other": 2},
+        {"type": "steering-message", "id": "s", "parts": [{"type": "text", "text": "x", "more": 3}], "more": 4},
+        {"type": "custom", "kind": "a.b", "more": 5},
+    ):
+        reader.apply_wire(read_chunk(wire).chunk, wire)
+    assert reader.message.parts == [
+        {"type": "data-a", "data": 2, "id": "1", "more": 1},
+        {"type": "steering-message", "id": "s", "parts": [{"type": "text", "text": "x", "more": 3}]},
+        {"type": "custom", "kind": "a.b"},
+    ]

@@ -1,7 +1,11 @@
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 from usechat.errors import RemoteProtocolError
 from usechat.protocol.clients import ClientName
+from usechat.protocol.messages import UIMessage
 from usechat.protocol.verdict import Event, Violation, judge, recorded_events
 
 START = '{"type":"start","messageId":"m"}'
@@ -51,6 +55,7 @@ def test_a_legal_stream_is_counted_and_its_message_built() -> None:
 
 def test_the_first_violation_is_told_with_line_rule_and_remedy() -> None:
     assert verdict_of(START, '{"type":"text-end","id":"t"}', "?") == Violation(
+        "refused",
         2,
         "text-end",
         "part-not-open",
@@ -62,7 +67,6 @@ def test_the_first_violation_is_told_with_line_rule_and_remedy() -> None:
 @pytest.mark.parametrize(
     ("chunks", "client", "rule"),
     [
-        ([START], "portable", "no-end"),
         ([], "portable", "no-chunks"),
         (['{"type":"finish","usage":1}'], "portable", "unknown-field"),
         (['{"type":"finish","usage":1}'], "v7", "unknown-field"),
@@ -101,3 +105,165 @@ def test_a_signed_approval_is_newer_than_portable_allows() -> None:
     violation = verdict_of('{"type":"tool-input-available","toolCallId":"c","toolName":"x","input":1}', signed)
     assert violation is not None
     assert violation.problem == "ai 6.0.0 refuses the field `signature` of `tool-approval-request`."
+
+
+STEP = '{"type":"start-step"}'
+STEP_END = '{"type":"finish-step"}'
+TEXT = '{"type":"text-start","id":"t"}'
+TEXT_DELTA = '{"type":"text-delta","id":"t","delta":"x"}'
+TEXT_END = '{"type":"text-end","id":"t"}'
+BEGUN = '{"type":"tool-input-start","toolCallId":"c","toolName":"f"}'
+DELTA = '{"type":"tool-input-delta","toolCallId":"c","inputTextDelta":"{}"}'
+INPUT = '{"type":"tool-input-available","toolCallId":"c","toolName":"f","input":{}}'
+DYNAMIC = '{"type":"tool-input-available","toolCallId":"c","toolName":"f","input":{},"dynamic":true}'
+WRONG = '{"type":"tool-input-error","toolCallId":"c","toolName":"f","input":1,"errorText":"no"}'
+OUTPUT = '{"type":"tool-output-available","toolCallId":"c","output":1}'
+PRELIMINARY = '{"type":"tool-output-available","toolCallId":"c","output":1,"preliminary":true}'
+FAILED = '{"type":"tool-output-error","toolCallId":"c","errorText":"no"}'
+OTHER = '{"type":"tool-input-available","toolCallId":"d","toolName":"f","input":{}}'
+ASK = '{"type":"tool-approval-request","toolCallId":"c","approvalId":"a"}'
+ASK_OTHER = '{"type":"tool-approval-request","toolCallId":"d","approvalId":"a"}'
+APPROVE = '{"type":"tool-approval-response","approvalId":"a","approved":true}'
+PROVIDED = INPUT[:-1] + ',"providerExecuted":true}'
+SHOW = '{"type":"message-metadata","messageMetadata":{}}'
+ERROR = '{"type":"error","errorText":"no"}'
+RESET = '{"type":"reset-step"}'
+QUIET = (STEP, SHOW, FINISH)
+
+
+def rules_of(
+    chunks: Iterable[str], client: ClientName = "portable", continues: UIMessage | None = None
+) -> tuple[str | None, list[str]]:
+    verdict = judge([Event(line, chunk) for line, chunk in enumerate(chunks, 1)], client, continues=continues)
+    return verdict.violation and verdict.violation.rule, [warning.rule for warning in verdict.warnings]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "client", "refused", "untidy"),
+    [
+        ((START,), "portable", None, ["no-end"]),
+        ((START, TEXT, FINISH), "portable", None, ["part-left-open"]),
+        ((START, TEXT, TEXT, TEXT_END, FINISH), "portable", None, ["part-open-twice"]),
+        ((START, TEXT, STEP_END, FINISH), "portable", None, ["part-left-open"]),
+        ((START, TEXT, STEP_END, TEXT_END, FINISH), "portable", "part-not-open", ["part-left-open"]),
+        ((START, TEXT, STEP_END, TEXT_END, FINISH), "latest", None, []),
+        ((START, STEP, TEXT, TEXT, RESET, FINISH), "latest", None, []),
+        ((START, TEXT, STEP, RESET, FINISH), "latest", None, ["part-left-open"]),
+        ((START, TEXT, ERROR, STEP_END, FINISH), "portable", None, ["after-error", "part-left-open"]),
+        ((START, ERROR, TEXT), "portable", "after-error", []),
+        ((START, FINISH, TEXT, TEXT_END), "portable", None, ["after-end"]),
+        ((START, BEGUN, FINISH), "portable", None, ["call-left-open"]),
+        ((START, BEGUN, DELTA, INPUT, DELTA, FINISH), "portable", None, ["call-left-open"]),
+        ((START, BEGUN, DELTA, INPUT, DELTA, OUTPUT, *QUIET), "portable", None, []),
+        ((START, BEGUN, INPUT, DELTA, INPUT, FINISH), "portable", "call-twice", []),
+        ((START, BEGUN, INPUT, OUTPUT, DELTA), "portable", "call-order", []),
+        ((START, INPUT, DELTA), "portable", "call-order", []),
+        ((START, DELTA), "portable", "call-unknown", []),
+        ((START, BEGUN, STEP, INPUT, FINISH), "portable", None, ["call-across-steps"]),
+        ((START, BEGUN, STEP, DELTA, FINISH), "portable", None, ["call-across-steps"]),
+        ((START, BEGUN, INPUT, OUTPUT, STEP, DELTA), "portable", "call-order", []),
+        ((START, BEGUN, INPUT, OUTPUT, STEP, DELTA, FINISH), "latest", None, ["call-across-steps"]),
+        ((START, STEP, BEGUN, STEP, INPUT, RESET, FINISH), "latest", None, ["call-across-steps"]),
+        ((START, INPUT, OUTPUT, STEP, INPUT, FINISH), "portable", "call-twice", []),
+        ((START, INPUT, OUTPUT, STEP, INPUT, FINISH), "latest", None, []),
+        ((START, BEGUN, DYNAMIC), "v7", "call-changed", []),
+        ((START, BEGUN, FAILED, WRONG, *QUIET), "portable", None, []),
+        ((START, BEGUN, FAILED, INPUT, FINISH), "portable", "call-twice", []),
+        ((START, DYNAMIC, OUTPUT, *QUIET), "portable", "call-changed", []),
+        ((START, DYNAMIC, OUTPUT, *QUIET), "v6", None, []),
+        ((START, BEGUN, OUTPUT, *QUIET), "portable", None, ["call-invalid"]),
+        ((START, INPUT, ASK, OUTPUT, *QUIET), "portable", None, ["call-invalid"]),
+        ((START, INPUT, ASK, FAILED, *QUIET), "portable", None, ["call-invalid"]),
+        ((START, INPUT, ASK, APPROVE, OUTPUT, *QUIET), "v7", None, []),
+        ((START, INPUT, ASK, APPROVE, OUTPUT, APPROVE), "v7", "call-order", []),
+        ((START, INPUT, OUTPUT, ASK), "portable", "call-order", []),
+        ((START, INPUT, OTHER, ASK, ASK_OTHER, FINISH), "portable", None, ["approval-twice"]),
+        ((START, INPUT, APPROVE), "v7", "approval-unknown", []),
+        ((START, INPUT, OUTPUT, FINISH), "portable", "resubmits", []),
+        ((START, INPUT, OUTPUT), "portable", "resubmits", ["no-end"]),
+        ((START, INPUT, OUTPUT, ERROR), "portable", None, []),
+        ((START, INPUT, OUTPUT, STEP, '{"type":"finish","messageMetadata":{}}'), "portable", None, []),
+        ((START, INPUT, OUTPUT, '{"type":"finish","finishReason":"interrupted"}'), "latest", None, []),
+        ((START, INPUT, PRELIMINARY, FINISH), "portable", "resubmits", []),
+        ((START, INPUT, PRELIMINARY, FINISH), "latest", None, []),
+        ((START, INPUT, OUTPUT, TEXT, FINISH), "portable", "resubmits", ["part-left-open"]),
+        ((START, INPUT, OUTPUT, TEXT, FINISH), "latest", None, ["part-left-open"]),
+        ((START, TEXT, INPUT, OUTPUT, FINISH), "latest", "resubmits", ["part-left-open"]),
+        ((START, INPUT, OUTPUT, TEXT, TEXT_END, STEP, FINISH), "latest", "resubmits", []),
+        ((START, PROVIDED, OUTPUT, TEXT, TEXT_END, FINISH), "portable", None, []),
+        ((START, PROVIDED, OUTPUT, TEXT, TEXT_END, FINISH), "v5", "resubmits", []),
+        ((START, PROVIDED, FAILED, TEXT, TEXT_END, FINISH), "v5", None, []),
+        (
+            (START, DYNAMIC, OUTPUT[:-1] + ',"dynamic":true,"providerExecuted":true}', FINISH),
+            "portable",
+            "resubmits",
+            [],
+        ),
+        ((START, DYNAMIC, OUTPUT[:-1] + ',"dynamic":true,"providerExecuted":true}', FINISH), "v6", None, []),
+    ],
+)
+def test_a_breach_is_refused_or_leaves_the_message_untidy(
+    chunks: tuple[str, ...], client: ClientName, refused: str | None, untidy: list[str]
+) -> None:
+    assert rules_of(chunks, client) == (refused, untidy)
+
+
+def call_part(**fields: Any) -> UIMessage:
+    return UIMessage("m", "assistant", [{"type": "tool-f", "toolCallId": "c", **fields}])
+
+
+@pytest.mark.parametrize(
+    ("chunks", "client", "continues", "refused"),
+    [
+        ((START, OUTPUT, *QUIET), "portable", call_part(state="input-available", input={}), None),
+        ((OUTPUT, *QUIET), "portable", call_part(state="input-available", input={}), None),
+        (('{"type":"start","messageId":"n"}',), "portable", call_part(state="input-available"), "late-start"),
+        ((START, DELTA), "portable", call_part(state="input-streaming", rawInput=""), "call-order"),
+        ((START, DELTA, INPUT, FINISH), "latest", call_part(state="input-streaming", rawInput=""), None),
+        ((START, INPUT), "latest", call_part(state="input-available", input={}), "call-twice"),
+    ],
+)
+def test_a_continuation_is_judged_with_the_message_that_it_continues(
+    chunks: tuple[str, ...], client: ClientName, continues: UIMessage, refused: str | None
+) -> None:
+    assert rules_of(chunks, client, continues) == (refused, [])
+
+
+@pytest.mark.parametrize(("continues", "told"), [(None, True), (UIMessage("m", "assistant", []), False)])
+def test_without_the_message_before_the_remedy_says_how_to_give_it(continues: UIMessage | None, told: bool) -> None:
+    violation = judge([Event(1, OUTPUT)], continues=continues).violation
+    assert violation is not None
+    assert ("--continues FILE" in violation.remedy) is told
+
+
+def test_a_warning_has_the_line_of_its_chunk_and_what_stays_open_that_of_the_end() -> None:
+    verdict = judge([Event(line, chunk) for line, chunk in enumerate((START, TEXT, TEXT, FINISH), 1)])
+    assert [(warning.level, warning.line, warning.rule) for warning in verdict.warnings] == [
+        ("untidy", 3, "part-open-twice"),
+        ("untidy", 4, "part-left-open"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "client", "releases"),
+    [
+        ((START, DYNAMIC, OUTPUT, *QUIET), "v6", ["6.0.0", "7.0.0"]),
+        ((START, PROVIDED, OUTPUT, FINISH), "portable", ["5.0.92", "6.0.0", "7.0.0"]),
+        ((START, TEXT, STEP_END, TEXT_END, FINISH), "latest", ["7.0.169"]),
+    ],
+)
+def test_the_releases_are_those_that_take_the_whole_stream(
+    chunks: tuple[str, ...], client: ClientName, releases: list[str]
+) -> None:
+    assert judge([Event(1, chunk) for chunk in chunks], client).releases == releases
+
+
+@pytest.mark.parametrize(("client", "field"), [("portable", "input"), ("v6", "rawInput")])
+def test_the_message_is_that_of_the_newest_client_of_the_profile(client: ClientName, field: str) -> None:
+    part = judge([Event(1, chunk) for chunk in (START, WRONG)], client).message.parts[0]
+    assert part == {"type": "tool-f", "toolCallId": "c", "state": "output-error", "errorText": "no", field: 1}
+
+
+def test_a_data_part_keeps_its_unknown_fields() -> None:
+    chunk = '{"type":"data-a","data":1,"more":2}'
+    assert judge([Event(1, chunk)], "latest").message.parts == [{"type": "data-a", "data": 1, "more": 2}]

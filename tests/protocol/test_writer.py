@@ -438,3 +438,15 @@ def test_an_end_with_a_field_of_the_wrong_type_is_refused_and_changes_nothing(wr
     with pytest.raises(LocalProtocolError, match="reason"):
         writer.abort(wrong)
     assert writer.text("b") == [TextDelta("id-1", "b")]
+
+
+def test_a_finish_without_a_reason_leaves_a_requested_approval_open(writer: MessageWriter) -> None:
+    writer.tool_input("risky", "rm", {})
+    writer.tool_input("other", "ls", {})
+    writer.approval_request("risky", approval_id="p")
+    assert writer.send(Finish()) == [
+        ToolOutputError("other", "The call ended without a result."),
+        FinishStep(),
+        Finish(),
+    ]
+    assert writer.state.calls["risky"].state == "requested"

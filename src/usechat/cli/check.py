@@ -9,8 +9,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from usechat.errors import RemoteProtocolError
+from usechat.errors import RemoteProtocolError, RequestError
 from usechat.protocol.clients import ClientName
+from usechat.protocol.codec import parse_json
+from usechat.protocol.messages import UIMessage, read_message
 from usechat.protocol.verdict import Verdict, Violation, judge, recorded_events
 
 __all__ = ["check"]
@@ -20,19 +22,27 @@ def check(
     file: Annotated[str, typer.Argument(help="An SSE body, the output of `curl -i`, or a chunk a line; - for stdin.")],
     *,
     client: Annotated[ClientName, typer.Option(help="The clients that must take the stream.")] = "portable",
+    continues: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The message that the stream continues, as --message prints it.")
+    ] = None,
     message: Annotated[bool, typer.Option("--message", help="Print the message that the client builds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also where a message is left untidy.")] = False,
 ) -> None:
-    """Judge a recorded stream: exit 0 if it is legal, 1 with the first violation if not."""
-    verdict = _judge(_read(file), client)
+    """Judge a recorded stream: exit 0 if the clients take it, 1 with the first violation if one refuses it.
+
+    What only leaves the message untidy (a part that stays streaming) is told as a warning.
+    """
+    verdict = _judge(_read(file), client, None if continues is None else _message(continues))
+    ok = verdict.violation is None and not (strict and verdict.warnings)
     if as_json:
-        typer.echo(msgspec.json.encode(_report(verdict, with_message=message)))
+        typer.echo(msgspec.json.encode(_report(verdict, ok=ok, with_message=message)))
     elif message:
         typer.echo(msgspec.json.format(msgspec.json.encode(verdict.message), indent=2))
         _print(verdict, file, Console(stderr=True, soft_wrap=True))
     else:
         _print(verdict, file, Console(soft_wrap=True))
-    raise typer.Exit(0 if verdict.violation is None else 1)
+    raise typer.Exit(0 if ok else 1)
 
 
 def _read(file: str) -> bytes:
@@ -44,35 +54,55 @@ def _read(file: str) -> bytes:
         raise typer.BadParameter(f"{file} cannot be read: {error.strerror}.") from None
 
 
-def _judge(recording: bytes, client: ClientName) -> Verdict:
+def _message(file: str) -> UIMessage:
+    content = _read(file)
     try:
-        return judge(recorded_events(recording), client)
+        message = read_message(parse_json(content), "The message", max_parts=len(content))
+    except RequestError as error:
+        raise typer.BadParameter(f"{file}: {error}") from None
+    except ValueError as error:
+        raise typer.BadParameter(f"{file} is not JSON: {error}.") from None
+    if message.role != "assistant":
+        raise typer.BadParameter(f"{file}: The message must be one of the assistant.")
+    return message
+
+
+def _judge(recording: bytes, client: ClientName, continues: UIMessage | None) -> Verdict:
+    try:
+        return judge(recorded_events(recording), client, continues=continues)
     except RemoteProtocolError as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def _report(verdict: Verdict, *, with_message: bool) -> dict[str, Any]:
+def _report(verdict: Verdict, *, ok: bool, with_message: bool) -> dict[str, Any]:
+    level = "refused" if verdict.violation is not None else "untidy" if verdict.warnings else "clean"
     report: dict[str, Any] = {
-        "ok": verdict.violation is None,
+        "ok": ok,
+        "level": level,
         "chunks": verdict.chunks,
         "parts": len(verdict.message.parts),
         "clients": verdict.releases,
         "violation": verdict.violation,
+        "warnings": verdict.warnings,
     }
     return {**report, "message": verdict.message} if with_message else report
 
 
 def _print(verdict: Verdict, file: str, console: Console) -> None:
+    for warning in verdict.warnings:
+        _print_violation(warning, file, console)
     if verdict.violation is not None:
         _print_violation(verdict.violation, file, console)
         return
     releases = ", ".join(f"{release}+" for release in verdict.releases)
     counts = f"{verdict.chunks} chunks, {len(verdict.message.parts)} parts, accepted by ai {releases}"
-    console.print(Text.assemble(("ok", "green"), f": {counts}"))
+    word = ("untidy", "yellow") if verdict.warnings else ("ok", "green")
+    console.print(Text.assemble(word, f": {counts}"))
 
 
 def _print_violation(violation: Violation, file: str, console: Console) -> None:
     where = f"{'<stdin>' if file == '-' else file}:{violation.line}: "
-    console.print(Text.assemble(where, (violation.problem, "red")))
+    warns = violation.level == "untidy"
+    console.print(Text.assemble(where, "warning: " if warns else "", (violation.problem, "yellow" if warns else "red")))
     console.print(Text.assemble(("  rule    ", "dim"), violation.rule))
     console.print(Text.assemble(("  remedy  ", "dim"), violation.remedy))

@@ -58,7 +58,11 @@ _Metadata: TypeAlias = ProviderMetadata | UnsetType
 _Str: TypeAlias = str | UnsetType
 _Bool: TypeAlias = bool | UnsetType
 _Object: TypeAlias = dict[str, Any] | UnsetType
-_Index: TypeAlias = Annotated[int, Meta(ge=0)] | UnsetType
+_MOST: Final = 2**53 - 1
+# JavaScript does not tell 3.0 from 3.
+_Index: TypeAlias = (
+    Annotated[int, Meta(ge=0, le=_MOST)] | Annotated[float, Meta(ge=0, le=_MOST, multiple_of=1)] | UnsetType
+)
 
 
 class _Chunk(Struct, frozen=True, rename="camel", tag_field="type", tag="", gc=False):

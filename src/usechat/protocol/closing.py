@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from usechat.protocol.chunks import (
     Abort,
     Chunk,
     Error,
     Finish,
+    FinishReason,
     FinishStep,
     MessageMetadata,
     ReasoningEnd,
@@ -20,11 +21,16 @@ from usechat.protocol.chunks import (
     ToolOutputError,
 )
 from usechat.protocol.state import Call, StreamState
+from usechat.protocol.tables import CallState
 
 __all__ = ["End", "closing", "closing_parts", "with_input"]
 
 End: TypeAlias = Finish | Abort | Error
 
+_WAITING: Final[dict[FinishReason | UnsetType, tuple[CallState, ...]]] = {
+    "tool-calls": ("available", "requested"),
+    UNSET: ("requested",),
+}
 _REASONS: Final[dict[type[End], str]] = {
     Finish: "The call ended without a result.",
     Abort: "The call was stopped.",
@@ -35,10 +41,11 @@ _REASONS: Final[dict[type[End], str]] = {
 def closing(state: StreamState, last: End) -> Iterator[Chunk]:
     """The chunks that end a stream with `last`: every part and call is closed before it, and the page stays quiet.
 
-    A call that waits for the browser or for an approval stays as it is if the stream finishes with `tool-calls`.
+    A call that waits for the browser or for an approval stays as it is if the stream finishes with `tool-calls`. One
+    that waits for an approval also does so if the stream finishes without a reason, as those of other bridges do.
     """
-    waits = isinstance(last, Finish) and last.finish_reason == "tool-calls"
-    calls = [call for call in state.open_calls() if not (waits and call.state in ("available", "requested"))]
+    waiting = _WAITING.get(last.finish_reason, ()) if isinstance(last, Finish) else ()
+    calls = [call for call in state.open_calls() if call.state not in waiting]
     # Whatever is closed makes the page see the current step.
     step = state.step if calls or state.text or state.reasoning else state.shown
     refusals_count = state.first_release

@@ -6,11 +6,11 @@ from typing import Any, Final, NamedTuple, NoReturn, cast
 import msgspec
 from msgspec import UNSET
 
-from usechat.protocol.chunks import CHUNK_TYPES, Chunk, Data, TextDelta, chunk_type
+from usechat.protocol.chunks import CHUNK_TYPES, Chunk, Data, TextDelta, TextEnd, chunk_type
 from usechat.protocol.rules import local_error, remote_error
 from usechat.protocol.values import VALUE_LIMIT, has_forbidden_key, may_hold_forbidden_key, plain
 
-__all__ = ["Decoded", "clean_chunk", "decode_chunk", "encode_chunk", "parse_json", "read_chunk"]
+__all__ = ["Decoded", "clean_chunk", "decode_chunk", "encode_chunk", "parse_json", "parse_wire", "read_chunk"]
 
 _LIMITED: Final = frozenset(
     ("input", "output", "data", "messageMetadata", "toolMetadata", "approvalDescriptor", "inputSchemaInput")
@@ -66,7 +66,7 @@ def decode_chunk(payload: str | bytes) -> Decoded:
     Raises:
         RemoteProtocolError: no client takes it; the error names the chunk and the rule.
     """
-    return read_chunk(_object(payload))
+    return read_chunk(parse_wire(payload))
 
 
 def read_chunk(wire: dict[str, Any]) -> Decoded:
@@ -81,11 +81,19 @@ def read_chunk(wire: dict[str, Any]) -> Decoded:
         chunk = msgspec.convert(wire, kind)
     except msgspec.ValidationError as error:
         raise remote_error("shape", str(name), f"The {name} chunk has a wrong field: {error}.") from None
+    if isinstance(chunk, TextEnd) and any("type" not in citation["source"] for citation in wire.get("citations", ())):
+        problem = "The text-end chunk has a wrong field: the source of a citation lacks its `type`."
+        raise remote_error("shape", "text-end", problem)
     known = kind.__struct_encode_fields__
     return Decoded(chunk, {key: value for key, value in wire.items() if key not in known and key != "type"})
 
 
-def _object(payload: str | bytes) -> dict[str, Any]:
+def parse_wire(payload: str | bytes) -> dict[str, Any]:
+    """The object that a chunk is on the wire, of whatever type.
+
+    Raises:
+        RemoteProtocolError: it is no object, or no client's parser takes it.
+    """
     try:
         value = parse_json(payload)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Chunks to the very message that the client builds of them, as `ai` 7.0.169 does it."""
+"""Chunks to the very message that the client builds of them, as `ai` 7.0.169 does it, or the newest of 5 or 6."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Final, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -42,26 +42,27 @@ from usechat.protocol.chunks import (
 )
 from usechat.protocol.messages import UIMessage, is_tool_call
 from usechat.protocol.metadata import merged
-from usechat.protocol.open_parts import OpenInput, OpenText, Part, settle_input, settle_text
+from usechat.protocol.open_parts import OpenInput, OpenText, Part, continued_input, settle_input, settle_text
 from usechat.protocol.rules import remote_error
+from usechat.protocol.tool_parts import ToolOutput, put_call, set_field, update_call
 
 __all__ = ["MessageReader"]
 
 _TextStart: TypeAlias = TextStart | ReasoningStart
 _TextDelta: TypeAlias = TextDelta | ReasoningDelta
 _TextEnd: TypeAlias = TextEnd | ReasoningEnd
-_ToolInput: TypeAlias = ToolInputStart | ToolInputAvailable | ToolInputError
-_ToolOutput: TypeAlias = ToolOutputAvailable | ToolOutputError
 _Whole: TypeAlias = SourceUrl | SourceDocument | File | ReasoningFile | Custom | SteeringMessage
-
-# The client sets these anew with every chunk of a call, so one that the chunk does not carry is gone.
-_PER_CHUNK: Final = ("input", "output", "errorText", "rawInput", "inputEncoding", "preliminary")
 
 
 class MessageReader:
-    """Builds one assistant message; `message` is the one that the stream continues, which is left as it is."""
+    """Builds one assistant message; `message` is the one that the stream continues, which is left as it is.
 
-    def __init__(self, message: UIMessage | None = None) -> None:
+    `major` is that of the client whose message it is, where it is not the newest.
+    """
+
+    def __init__(self, message: UIMessage | None = None, *, major: int = 7) -> None:
+        self._major = major
+        self._step = 0
         self._message = UIMessage(id="", role="assistant", parts=[])
         self._parts: dict[str, dict[str, OpenText]] = {"text": {}, "reasoning": {}}
         self._inputs: dict[str, OpenInput] = {}
@@ -88,6 +89,19 @@ class MessageReader:
         if not self._failed:
             self.READS[type(chunk)](self, chunk)
 
+    def apply_wire(self, chunk: Chunk, wire: Mapping[str, Any]) -> None:
+        """Take in a chunk as it stands on the wire: the part of a data or steering chunk keeps unknown fields.
+
+        Raises:
+            RemoteProtocolError: the client would throw here.
+        """
+        parts, before = self._message.parts, len(self._message.parts)
+        self.apply(chunk)
+        if isinstance(chunk, Data) and len(parts) > before:
+            parts[-1] = dict(wire)
+        elif isinstance(chunk, SteeringMessage) and len(parts) > before:
+            parts[-1]["parts"] = wire["parts"]
+
     def deltas_of(self, text_id: str) -> list[str]:
         """The deltas of an open text part that are not joined yet; what is added is as if it had been read."""
         return self._parts["text"][text_id].pending
@@ -105,7 +119,7 @@ class MessageReader:
     def _continue_inputs(self) -> None:
         for part in self._step_parts():
             if is_tool_call(part) and part["state"] == "input-streaming":
-                self._inputs[part["toolCallId"]] = OpenInput(part, part.get("rawInput", ""), [])
+                self._inputs[part["toolCallId"]] = continued_input(part)
 
     def _step_parts(self) -> list[Part]:
         parts = self._message.parts
@@ -136,11 +150,13 @@ class MessageReader:
         pass
 
     def _start_step(self, chunk: StartStep) -> None:
+        self._step += 1
         self._message.parts.append({"type": "step-start"})
 
     def _reset_step(self, chunk: ResetStep) -> None:
-        step = self._step_parts()
-        del self._message.parts[len(self._message.parts) - len(step) :]
+        # What began in an earlier step stays, with all that it got.
+        parts = self.message.parts
+        del parts[len(parts) - len(self._step_parts()) :]
         self._parts = {"text": {}, "reasoning": {}}
         self._inputs = {}
 
@@ -148,9 +164,12 @@ class MessageReader:
         part: Part = {"type": "text", "text": "", "state": "streaming"}
         if isinstance(chunk, ReasoningStart):
             part = {"type": "reasoning", "id": chunk.id, "text": "", "state": "streaming"}
-        _set(part, "providerMetadata", chunk.provider_metadata)
+        set_field(part, "providerMetadata", chunk.provider_metadata)
         self._message.parts.append(part)
-        self._parts[part["type"]][chunk.id] = OpenText(part, [])
+        same = self._parts[part["type"]]
+        if chunk.id in same:
+            settle_text(same[chunk.id])
+        same[chunk.id] = OpenText(part, [])
 
     def _delta_text(self, chunk: _TextDelta) -> None:
         open_text = self._open_text(chunk)
@@ -162,7 +181,7 @@ class MessageReader:
         open_text = self._open_text(chunk)
         settle_text(open_text)
         open_text.part["state"] = "done"
-        _set(open_text.part, "providerMetadata", chunk.provider_metadata)
+        set_field(open_text.part, "providerMetadata", chunk.provider_metadata)
         if isinstance(chunk, TextEnd) and chunk.citations is not UNSET:
             open_text.part["citations"] = msgspec.to_builtins(chunk.citations)
         del self._parts[open_text.part["type"]][chunk.id]
@@ -176,7 +195,10 @@ class MessageReader:
         return open_text
 
     def _whole(self, chunk: _Whole) -> None:
-        self._message.parts.append(msgspec.to_builtins(chunk))
+        part = msgspec.to_builtins(chunk)
+        if self._major == 5 and isinstance(chunk, File):
+            part.pop("providerMetadata", None)
+        self._message.parts.append(part)
 
     def _data(self, chunk: Data) -> None:
         if chunk.transient is True:
@@ -189,35 +211,57 @@ class MessageReader:
         self._message.parts.append(msgspec.to_builtins(chunk))
 
     def _start_input(self, chunk: ToolInputStart) -> None:
-        part = self._put(self._in_step(chunk.tool_call_id, chunk.dynamic), chunk, "input-streaming")
-        _set(part, "inputEncoding", chunk.input_encoding)
-        self._inputs[chunk.tool_call_id] = OpenInput(part, "", [])
+        if chunk.tool_call_id in self._inputs:
+            settle_input(self._inputs[chunk.tool_call_id])
+        # A later delta says nothing of these two again.
+        begun = msgspec.structs.replace(chunk, provider_executed=UNSET, provider_metadata=UNSET)
+        self._inputs[chunk.tool_call_id] = OpenInput(begun, self._stream_input(chunk), self._step, "", [])
+
+    def _stream_input(self, begun: ToolInputStart) -> Part:
+        part = put_call(self._message.parts, self._in_step(begun.tool_call_id, begun.dynamic), begun, "input-streaming")
+        set_field(part, "inputEncoding", begun.input_encoding)
+        return part
 
     def _delta_input(self, chunk: ToolInputDelta) -> None:
         open_input = self._inputs.get(chunk.tool_call_id)
         if open_input is None:
             problem = f"`tool-input-delta` for the call {chunk.tool_call_id!r:.60}, whose input is not streaming."
             raise remote_error("call-unknown", "tool-input-delta", problem)
+        if open_input.part is None or open_input.step != self._step:
+            settle_input(open_input)
+            open_input.part, open_input.step = self._stream_input(open_input.begun), self._step
         open_input.pending.append(chunk.input_text_delta)
 
     def _end_input(self, chunk: ToolInputAvailable | ToolInputError) -> None:
-        self._inputs.pop(chunk.tool_call_id, None)
+        open_input = self._inputs.get(chunk.tool_call_id)
+        if open_input is not None:
+            if open_input.step != self._step:
+                settle_input(open_input)
+            # The whole input takes the place of what was streamed, which costs too much to parse for nothing.
+            open_input.text += "".join(open_input.pending)
+            open_input.pending.clear()
+            open_input.part = None
         if isinstance(chunk, ToolInputAvailable):
-            part = self._put(self._in_step(chunk.tool_call_id, chunk.dynamic), chunk, "input-available")
+            part = put_call(
+                self._message.parts, self._in_step(chunk.tool_call_id, chunk.dynamic), chunk, "input-available"
+            )
         else:
-            part = self._put(self._in_step(chunk.tool_call_id, None), chunk, "output-error")
+            part = put_call(self._message.parts, self._in_step(chunk.tool_call_id, None), chunk, "output-error")
             part["errorText"] = chunk.error_text
-        part["input"] = chunk.input
+        wrong = isinstance(chunk, ToolInputError) and part["type"] != "dynamic-tool"
+        part["rawInput" if wrong and self._major < 7 else "input"] = chunk.input
 
-    def _output(self, chunk: _ToolOutput) -> None:
+    def _output(self, chunk: ToolOutput) -> None:
         part = self._called(chunk.tool_call_id, chunk_type(chunk))
+        if self._major == 5 and isinstance(chunk, ToolOutputAvailable) and chunk.dynamic is True:
+            chunk = msgspec.structs.replace(chunk, provider_executed=UNSET)
         kept = {"input": part.get("input", UNSET)}
         if isinstance(chunk, ToolOutputAvailable):
             kept |= {"output": chunk.output, "preliminary": chunk.preliminary}
-            self._update(part, chunk, "output-available", kept)
+            update_call(part, chunk, "output-available", kept)
         else:
             raw = UNSET if part["type"] == "dynamic-tool" else part.get("rawInput", UNSET)
-            self._update(part, chunk, "output-error", {**kept, "rawInput": raw, "errorText": chunk.error_text})
+            update_call(part, chunk, "output-error", {**kept, "rawInput": raw, "errorText": chunk.error_text})
 
     def _denied(self, chunk: ToolOutputDenied) -> None:
         self._called(chunk.tool_call_id, "tool-output-denied")["state"] = "output-denied"
@@ -227,21 +271,22 @@ class MessageReader:
         part["state"] = "approval-requested"
         approval: Part = {"id": chunk.approval_id}
         if chunk.approval_descriptor is not None:
-            _set(approval, "descriptor", chunk.approval_descriptor)
-        _set(approval, "inputSchemaInput", chunk.input_schema_input)
-        _set(approval, "requestReason", chunk.reason)
-        _set(approval, "isAutomatic", True if chunk.is_automatic is True else UNSET)
-        _set(approval, "signature", chunk.signature)
+            set_field(approval, "descriptor", chunk.approval_descriptor)
+        set_field(approval, "inputSchemaInput", chunk.input_schema_input)
+        set_field(approval, "requestReason", chunk.reason)
+        set_field(approval, "isAutomatic", True if chunk.is_automatic is True else UNSET)
+        set_field(approval, "signature", chunk.signature)
         part["approval"] = approval
 
     def _response(self, chunk: ToolApprovalResponse) -> None:
         for part in self._message.parts:
             if is_tool_call(part) and part.get("approval", {}).get("id") == chunk.approval_id:
+                self._called(part["toolCallId"], "tool-approval-response")
                 part["state"] = "approval-responded"
                 part["approval"] = {**part["approval"], "approved": chunk.approved}
-                _set(part["approval"], "reason", chunk.reason)
-                _set(part, "providerExecuted", chunk.provider_executed)
-                _set(part, "callProviderMetadata", chunk.provider_metadata)
+                set_field(part["approval"], "reason", chunk.reason)
+                set_field(part, "providerExecuted", chunk.provider_executed)
+                set_field(part, "callProviderMetadata", chunk.provider_metadata)
                 return
         problem = f"`tool-approval-response` for the unknown id {chunk.approval_id!r:.60}."
         raise remote_error("approval-unknown", "tool-approval-response", problem)
@@ -258,6 +303,7 @@ class MessageReader:
         open_input = self._inputs.get(call_id)
         if open_input is not None:
             settle_input(open_input)
+            open_input.part = None
         part = self._in_step(call_id, None)
         if part is not None:
             return part
@@ -265,30 +311,6 @@ class MessageReader:
             if is_tool_call(part) and part["toolCallId"] == call_id:
                 return part
         raise remote_error("call-unknown", name, f"`{name}` for the call {call_id!r:.60}, which is not known.")
-
-    def _put(self, part: Part | None, chunk: _ToolInput, state: str) -> Part:
-        if part is None:
-            dynamic = chunk.dynamic is True
-            part = {"type": "dynamic-tool" if dynamic else f"tool-{chunk.tool_name}", "toolCallId": chunk.tool_call_id}
-            self._message.parts.append(part)
-        if part["type"] == "dynamic-tool":
-            part["toolName"] = chunk.tool_name
-        else:
-            part["type"] = f"tool-{chunk.tool_name}"
-        if not isinstance(chunk, ToolInputError):
-            _set(part, "title", chunk.title)
-        self._update(part, chunk, state, {})
-        return part
-
-    def _update(self, part: Part, chunk: _ToolInput | _ToolOutput, state: str, fields: Part) -> None:
-        part["state"] = state
-        for name in _PER_CHUNK:
-            part.pop(name, None)
-            _set(part, name, fields.get(name, UNSET))
-        _set(part, "providerExecuted", chunk.provider_executed)
-        _set(part, "toolMetadata", chunk.tool_metadata)
-        side = "resultProviderMetadata" if state.startswith("output-") else "callProviderMetadata"
-        _set(part, side, chunk.provider_metadata)
 
     # The table is keyed by the class whose reader stands beside it, which the type checker cannot follow.
     READS: ClassVar = cast(
@@ -326,8 +348,3 @@ class MessageReader:
             ToolApprovalResponse: _response,
         },
     )
-
-
-def _set(part: Part, name: str, value: Any) -> None:
-    if value is not UNSET:
-        part[name] = value

@@ -2,20 +2,26 @@
 
 Each has a witness in `conformance/test_rules.py`: a stream that breaks it and a supported client that refuses that
 stream or is left in a broken state. A rule with a `reason` has no such witness and is advice.
+
+Its `level` is what `usechat check` makes of a breach: the stream is `refused` if a client throws, loses something or
+posts again and again; the message is left `untidy` if a part stays streaming or the client's own validation refuses it.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
 from usechat.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = ["RULES", "Rule", "local_error", "remote_error"]
+__all__ = ["RULES", "Level", "Rule", "local_error", "remote_error"]
+
+Level: TypeAlias = Literal["refused", "untidy"]
 
 
 class Rule(NamedTuple):
     meaning: str
     remedy: str
+    level: Level = "refused"
     reason: str | UnsetType = UNSET
 
 
@@ -51,15 +57,16 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "late-start": Rule(
         "A `start` that changes the message id: the client leaves the old message and begins a second one.",
-        "Send `start` with the message id before everything else.",
+        "Send `start` with the message id before everything else; a continued message keeps its id.",
     ),
     "after-error": Rule(
-        "A chunk after `error`: the client reads nothing there.",
+        "A chunk after `error`: the client reads nothing there. A mere end leaves the message untidy.",
         "Close all parts and send everything before the `error`.",
     ),
     "after-end": Rule(
         "A chunk after `finish` or `abort`.",
         "Send everything before the last chunk.",
+        "untidy",
         "The chat classes read on, but whoever stores the turn or waits for `finish` takes it for the end.",
     ),
     "part-not-open": Rule(
@@ -69,10 +76,12 @@ RULES: Final[dict[str, Rule]] = {
     "part-open-twice": Rule(
         "A start for a part that is open already: the first one stays `streaming` for ever.",
         "Send the part's end first, or use another id.",
+        "untidy",
     ),
     "part-left-open": Rule(
         "A step or message that ends while a text or reasoning part is open: it stays `streaming` for ever.",
         "Send the part's end first.",
+        "untidy",
     ),
     "call-unknown": Rule(
         "A chunk for a tool call that the message does not have.",
@@ -93,10 +102,17 @@ RULES: Final[dict[str, Rule]] = {
     "call-across-steps": Rule(
         "Input for a tool call that began in an earlier step: the newest clients make a second part of it.",
         "Send the whole input of a call in the step in which it began.",
+        "untidy",
     ),
     "call-left-open": Rule(
         "A message that ends while the input of a tool call is still streaming.",
         "Send `tool-input-available`, `tool-input-error` or `tool-output-error` for it first.",
+        "untidy",
+    ),
+    "call-invalid": Rule(
+        "A tool call that ends in a form which the newest clients' own `validateUIMessages` refuses.",
+        "Send the whole input before the output, and no result for a call whose approval was not answered so.",
+        "untidy",
     ),
     "approval-unknown": Rule(
         "An answer to an approval that was not requested.",
@@ -105,6 +121,7 @@ RULES: Final[dict[str, Rule]] = {
     "approval-twice": Rule(
         "An approval id that the message has already.",
         "Give each approval of a message an id of its own.",
+        "untidy",
     ),
     "resubmits": Rule(
         "A last step in which every tool call has its result: pages that send automatically post again and again.",
@@ -113,11 +130,12 @@ RULES: Final[dict[str, Rule]] = {
     "event-too-large": Rule(
         "An event that is larger than the reader allows.",
         "Send large values in parts, or by reference.",
-        "It is a bound of our own reader, which protects its memory; a browser has none.",
+        reason="It is a bound of our own reader, which protects its memory; a browser has none.",
     ),
     "no-end": Rule(
         "A stream that stops without `finish`, `abort` or `error`.",
         "End every stream with one of the three.",
+        "untidy",
         "The client takes what it has and reports success, so a truncated answer looks like a whole one.",
     ),
 }

@@ -4,21 +4,22 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from usechat.errors import ProtocolError
 from usechat.protocol.chunks import Chunk, chunk_type
 from usechat.protocol.clients import CLIENTS, LOOSE, Client, ClientName, Release, Since, needs, newer_than
-from usechat.protocol.codec import decode_chunk
+from usechat.protocol.codec import parse_wire, read_chunk
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
-from usechat.protocol.rules import RULES, remote_error
+from usechat.protocol.recorded import RecordedStream
+from usechat.protocol.rules import RULES, Level, remote_error
 from usechat.protocol.sse import SseDecoder
-from usechat.protocol.state import StreamState
 
 __all__ = ["Verdict", "Violation", "judge", "recorded_events"]
 
-_ENDED: Final = ("ended", "failed")
+_OF_THE_MESSAGE_BEFORE: Final = ("call-unknown", "approval-unknown")
 _BOM: Final = b"\xef\xbb\xbf"
 _HEADERS: Final = re.compile(rb"(?:HTTP/[\d.]+ \d.*?\r?\n\r?\n)+", re.DOTALL)
 _JSON_LINE: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*[{\["]')
@@ -30,8 +31,13 @@ class Event(NamedTuple):
 
 
 class Violation(Struct, frozen=True):
-    """The first thing that is wrong; `line` is where it stands in the recording, counted from 1."""
+    """What is wrong; `line` is where it stands in the recording, counted from 1.
 
+    A stream is `refused` where a client throws, loses something or posts again and again. It is left `untidy` where a
+    part stays streaming, or the message is one that the client's own `validateUIMessages` refuses.
+    """
+
+    level: Level
     line: int
     chunk: str
     rule: str
@@ -40,12 +46,17 @@ class Violation(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """`releases` are the first of each major that take the stream; `message` is what the client has in the end."""
+    """What the clients of a profile make of a stream.
+
+    `violation` is the first thing that is refused, and `warnings` is all that is left untidy before it. `releases` are
+    the first of each major that take the stream; `message` is what the newest client of the profile has in the end.
+    """
 
     chunks: int
     releases: list[str]
     message: UIMessage
     violation: Violation | None
+    warnings: list[Violation]
 
 
 def recorded_events(recording: bytes) -> list[Event]:
@@ -63,23 +74,46 @@ def recorded_events(recording: bytes) -> list[Event]:
     return [Event(event.line + skipped, event.data) for event in SseDecoder().feed(body) if event.data != "[DONE]"]
 
 
-def judge(events: Iterable[Event], client: ClientName = "portable") -> Verdict:
-    """Read the chunks as the client would and stop at the first that breaks a rule."""
-    state, reader = StreamState(), MessageReader()
-    asked: list[Since] = []
+def judge(events: Iterable[Event], client: ClientName = "portable", *, continues: UIMessage | None = None) -> Verdict:
+    """Read the chunks as the clients would and stop at the first that one refuses.
+
+    `continues` is the message that the stream continues, if it does.
+    """
+    profile = CLIENTS[client]
+    state, reader = RecordedStream(profile, continues), MessageReader(continues, major=profile.oldest[-1].major)
     count, line, violation = 0, 1, None
+    lines: dict[ProtocolError, int] = {}
     try:
-        for line, data in events:  # noqa: B007
-            chunk, unknown = decode_chunk(data)
-            state.apply(chunk)
-            _check_client(CLIENTS[client], chunk, unknown)
-            reader.apply(chunk)
-            asked += [since for _, since in needs(chunk, unknown)]
+        for line, data in events:
+            _read(state, reader, profile, data)
             count += 1
-        _check_end(state, count)
+            lines.update(dict.fromkeys(state.warnings[len(lines) :], line))
+        if count == 0:
+            raise remote_error("no-chunks", "", RULES["no-chunks"].meaning)
+        state.end(reader.message)
     except ProtocolError as error:
-        violation = Violation(line, error.chunk, error.rule, error.problem, error.remedy)
-    return Verdict(count, _releases(asked), reader.message, violation)
+        violation = _violation("refused", line, error)
+        if continues is None and error.rule in _OF_THE_MESSAGE_BEFORE:
+            remedy = f"{error.remedy} If the stream continues a message, judge it with that one: --continues FILE."
+            violation = msgspec.structs.replace(violation, remedy=remedy)
+    warnings = [_violation("untidy", lines.get(error, line), error) for error in state.warnings]
+    return Verdict(count, _releases(state.asks), reader.message, violation, warnings)
+
+
+def _violation(level: Level, line: int, error: ProtocolError) -> Violation:
+    return Violation(level, line, error.chunk, error.rule, error.problem, error.remedy)
+
+
+def _read(state: RecordedStream, reader: MessageReader, profile: Client, data: str) -> None:
+    wire = parse_wire(data)
+    chunk, unknown = read_chunk(wire)
+    if state.phase == "failed":
+        state.apply(chunk)
+        return
+    state.apply(chunk)
+    _check_client(profile, chunk, unknown)
+    reader.apply_wire(chunk, wire)
+    state.asks += [since for _, since in needs(chunk, unknown)]
 
 
 def _check_client(client: Client, chunk: Chunk, unknown: Mapping[str, object]) -> None:
@@ -91,13 +125,6 @@ def _check_client(client: Client, chunk: Chunk, unknown: Mapping[str, object]) -
             raise remote_error("unknown-field", name, f"`{name}` has no field `{next(iter(unknown))}`.")
         for what in newer_than(chunk, release):
             raise remote_error("too-new", name, f"ai {release} refuses {what}.")
-
-
-def _check_end(state: StreamState, count: int) -> None:
-    if count == 0:
-        raise remote_error("no-chunks", "", RULES["no-chunks"].meaning)
-    if state.phase not in _ENDED:
-        raise remote_error("no-end", "", RULES["no-end"].meaning)
 
 
 def _releases(asked: list[Since]) -> list[str]:
