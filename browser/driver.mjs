@@ -56,8 +56,8 @@ const servers = [];
 const operations = {
   /** Builds the app in a folder and serves it. */
   async serve({ root, port }) {
-    const config = { root, configFile: false, mode: 'development', logLevel: 'warn', plugins: [react()] };
-    await build(config);
+    const config = { root, configFile: false, mode: 'development', logLevel: 'error', plugins: [react()] };
+    await build({ ...config, build: { minify: false, reportCompressedSize: false } });
     servers.push(await preview({ ...config, preview: { port, strictPort: true, host: '127.0.0.1' } }));
   },
   async open() {

@@ -10,7 +10,7 @@ from typing import Final
 import httpx
 import pytest
 
-from chromium import HERE, Chromium
+from chromium import HERE, Chromium, Tab
 from loopback import SECONDS, free_port, running, until
 
 README: Final = (HERE.parent / "README.md").read_text(encoding="utf-8")
@@ -21,6 +21,13 @@ def first(language: str) -> str:
     block = re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)
     assert block is not None
     return block[1]
+
+
+def stops(tab: Tab) -> list[str]:
+    """The addresses of the chats that the page has stopped."""
+    return [
+        url.removesuffix("/stop") for method, url, status in tab.look().requests if (method, status) == ("POST", 204)
+    ]
 
 
 @pytest.fixture
@@ -70,9 +77,8 @@ def test_the_component_talks_to_the_python(chromium: Chromium, app: Path, tmp_pa
         tab.wait_for("output:text-is('ready')")
         shown = tab.wait_for(ANSWER)
 
-        [stop] = [request for request in tab.look().requests if request[1].endswith("/stop")]
-        assert (stop[0], stop[2]) == ("POST", 204)
-        chat = stop[1].removesuffix("/stop")
+        until(lambda: bool(stops(tab)), server)
+        [chat] = stops(tab)
         assert httpx.get(f"{chat}/stream").status_code == 204
         kept = httpx.get(f"{chat}/messages", timeout=SECONDS).json()[-1]["parts"][-1]["text"]
         assert f"You said: {question}".startswith(kept.strip())
