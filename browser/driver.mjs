@@ -25,7 +25,7 @@ const FLAGS = [
 ];
 
 // Playwright gives it an empty folder for the user's data.
-const browser = await chromium.launch({
+const launching = chromium.launch({
   executablePath: '/usr/bin/chromium',
   headless: true,
   chromiumSandbox: false,
@@ -37,7 +37,7 @@ class Tab {
   requests = [];
 
   async open() {
-    this.context = await browser.newContext();
+    this.context = await (await launching).newContext();
     this.page = await this.context.newPage();
     this.page.setDefaultTimeout(PATIENCE);
     this.page.on('console', message => {
@@ -51,14 +51,13 @@ class Tab {
 }
 
 const tabs = [];
-const servers = [];
 
 const operations = {
   /** Builds the app in a folder and serves it. */
   async serve({ root, port }) {
     const config = { root, configFile: false, mode: 'development', logLevel: 'error', plugins: [react()] };
     await build({ ...config, build: { minify: false, reportCompressedSize: false } });
-    servers.push(await preview({ ...config, preview: { port, strictPort: true, host: '127.0.0.1' } }));
+    await preview({ ...config, preview: { port, strictPort: true, host: '127.0.0.1' } });
   },
   async open() {
     const tab = new Tab();
@@ -82,5 +81,5 @@ for await (const line of createInterface({ input: process.stdin })) {
   const reply = await answer(line).catch(error => ({ error: String(error?.message ?? error) }));
   process.stdout.write(`${JSON.stringify(reply)}\n`);
 }
-await browser.close();
+await (await launching).close();
 process.exit();
