@@ -30,9 +30,9 @@ test: setup
 	@echo "usechat: tests of the core, and what they cover"
 	$(BIN)/pytest -n 2 --cov --cov-report= $(CORE)
 	$(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
-	@echo "usechat: tests and the real clients, and beside them the types, which are told at the end"
+	@echo "usechat: tests, the real clients and a real browser, and beside them the types, which are told at the end"
 	@{ $(BIN)/basedpyright --warnings && $(TYPED_PROGRAM); } > .venv/types.txt 2>&1 & types=$$!; \
-	$(PYTEST) tests $(CORE:%=--ignore=%) conformance; passed=$$?; \
+	$(PYTEST) tests $(CORE:%=--ignore=%) conformance browser; passed=$$?; \
 	wait $$types; typed=$$?; \
 	cat .venv/types.txt; \
 	exit $$((passed + typed))
@@ -40,14 +40,15 @@ test: setup
 # What is too long for every run: more draws of the random tests, more kills.
 soak: setup
 	@echo "usechat: the long form of the random and crash tests"
-	USECHAT_SOAK=1 $(PYTEST) tests conformance
+	USECHAT_SOAK=1 $(PYTEST) tests conformance browser
 
-setup: packages .venv/ready conformance/node_modules/ready
+setup: packages .venv/ready conformance/node_modules/ready browser/node_modules/ready
 
-# The tests start an nginx and a PostgreSQL of their own, and need only the programs.
+# The tests start an nginx, a PostgreSQL and a Chromium of their own, and need only the programs.
 NGINX := $(shell PATH="$$PATH:/usr/sbin" command -v nginx 2> /dev/null)
 INITDB := $(or $(shell command -v initdb 2> /dev/null),$(wildcard /usr/lib/postgresql/*/bin/initdb))
-MISSING := $(if $(NGINX),,nginx) $(if $(INITDB),,postgresql)
+CHROMIUM := $(wildcard /usr/bin/chromium)
+MISSING := $(if $(NGINX),,nginx) $(if $(INITDB),,postgresql) $(if $(CHROMIUM),,chromium)
 APT := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet=2
 
 packages:
@@ -68,9 +69,10 @@ endif
 	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
-conformance/node_modules/ready: conformance/package-lock.json
-	@echo "usechat: setting up the pinned AI SDK clients in conformance/"
-	cd conformance && npm ci --loglevel=error
+# The pinned AI SDK clients, and what builds and opens pages.
+conformance/node_modules/ready browser/node_modules/ready: %/node_modules/ready: %/package-lock.json
+	@echo "usechat: setting up npm packages in $*/"
+	cd $* && npm ci --loglevel=error
 	@touch $@
 
 format: .venv/ready
@@ -95,4 +97,4 @@ lock: .venv/ready
 	$(COMPILE) --extra flows --group bench -o locks/bench.txt --upgrade
 
 clean:
-	rm -rf .venv conformance/node_modules .coverage .hypothesis
+	rm -rf .venv conformance/node_modules browser/node_modules .coverage .hypothesis

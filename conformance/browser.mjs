@@ -6,7 +6,7 @@ import { createInterface } from 'node:readline';
 import { setImmediate as turn, setTimeout as timer } from 'node:timers/promises';
 
 import { json } from './chat.mjs';
-import { load } from './clients.mjs';
+import { load, loadHook } from './clients.mjs';
 
 // stdout belongs to the answers; the packages write their warnings with console.info.
 globalThis.console = new Console(process.stderr);
@@ -19,14 +19,27 @@ const crashes = [];
 process.on('unhandledRejection', error => crashes.push(error));
 process.on('uncaughtException', error => crashes.push(error));
 
-/** The state of @ai-sdk/react, as in chat.mjs, which tells whoever waits that it changed. */
-class WatchedState {
+/** Tells whoever waits for a condition that something changed. */
+class Watched {
+  #waiting = [];
+
+  async when(condition) {
+    while (!condition()) await new Promise(resolve => this.#waiting.push(resolve));
+  }
+
+  wake() {
+    for (const resolve of this.#waiting.splice(0)) resolve();
+  }
+}
+
+/** The state of @ai-sdk/react, as in chat.mjs, which can be watched. */
+class WatchedState extends Watched {
   #messages;
   #status = 'ready';
-  #waiting = [];
   error = undefined;
 
   constructor(messages) {
+    super();
     this.#messages = messages;
   }
 
@@ -36,7 +49,7 @@ class WatchedState {
 
   set messages(messages) {
     this.#messages = messages;
-    this.#wake();
+    this.wake();
   }
 
   get status() {
@@ -45,7 +58,7 @@ class WatchedState {
 
   set status(status) {
     this.#status = status;
-    this.#wake();
+    this.wake();
   }
 
   pushMessage = message => {
@@ -61,14 +74,6 @@ class WatchedState {
   };
 
   snapshot = value => structuredClone(value);
-
-  async when(condition) {
-    while (!condition()) await new Promise(resolve => this.#waiting.push(resolve));
-  }
-
-  #wake() {
-    for (const resolve of this.#waiting.splice(0)) resolve();
-  }
 }
 
 /** The wire between one page and the server, which can be cut in the middle of a response. */
@@ -107,25 +112,44 @@ class Wire {
   }
 }
 
+/** The body, which ends with the error of Chromium when the wire is cut: some clients look for its words. */
+function asInChromium(body) {
+  const reader = body.getReader();
+  return new ReadableStream(
+    {
+      async pull(controller) {
+        try {
+          const { done, value } = await reader.read();
+          if (done) controller.close();
+          else controller.enqueue(value);
+        } catch (error) {
+          controller.error(error.name === 'AbortError' ? error : new TypeError('network error'));
+        }
+      },
+      cancel: reason => reader.cancel(reason),
+    },
+    { highWaterMark: 0 },
+  );
+}
+
 const withLastOnly = ({ id, messages, trigger, messageId }) => ({
   body: { id, message: messages.at(-1), trigger, messageId },
 });
 
 class Page {
   #wire = new Wire();
+  #watched;
+  #unmount = () => {};
   #actions = [];
   #requests = [];
   #data = [];
   #toolCalls = [];
 
-  async open({ client, port, path, chat, messages, headers, resubmits, lastOnly }) {
+  async open({ client, hook, ownChat, port, path, chat, messages, headers, resubmits, lastOnly }) {
     const ai = await load(client);
-    class Chat extends ai.AbstractChat {}
     const api = `http://127.0.0.1:${await this.#wire.lay(port)}${path}`;
-    this.state = new WatchedState(messages);
-    this.chat = new Chat({
+    const options = {
       id: chat,
-      state: this.state,
       transport: new ai.DefaultChatTransport({
         api,
         headers,
@@ -135,7 +159,29 @@ class Page {
       sendAutomaticallyWhen: resubmits ? ai[resubmits] : undefined,
       onData: part => void this.#data.push(json(part)),
       onToolCall: ({ toolCall }) => void this.#toolCalls.push(toolCall.toolCallId),
+    };
+    if (hook) {
+      await this.#render(await loadHook(hook), { ...options, messages }, ownChat);
+    } else {
+      class Chat extends ai.AbstractChat {}
+      this.#watched = new WatchedState(messages);
+      this.#watched.chat = new Chat({ ...options, state: this.#watched });
+    }
+  }
+
+  async #render({ useChat, Chat }, options, ownChat) {
+    // React asks at its import what the console can do, and must find the one of above.
+    const { render } = await import('./hook.mjs');
+    this.#watched = new Watched();
+    this.#unmount = render(useChat, ownChat ? { chat: new Chat(options) } : options, chat => {
+      this.#watched.chat = chat;
+      this.#watched.wake();
     });
+    await this.#watched.when(() => this.chat);
+  }
+
+  get chat() {
+    return this.#watched.chat;
   }
 
   async #fetch(url, init) {
@@ -144,7 +190,7 @@ class Page {
     const response = await fetch(url, init);
     request.status = response.status;
     request.turn = response.headers.get('x-usechat-turn');
-    return response;
+    return response.body ? new Response(asInChromium(response.body), response) : response;
   }
 
   act(method, args) {
@@ -154,7 +200,7 @@ class Page {
   }
 
   until(seen) {
-    return this.state.when(() => JSON.stringify(this.chat.messages.at(-1)).includes(seen));
+    return this.#watched.when(() => JSON.stringify(this.chat.messages.at(-1) ?? null).includes(seen));
   }
 
   async done() {
@@ -167,7 +213,7 @@ class Page {
     const idle = () => ['ready', 'error'].includes(this.chat.status);
     do {
       await this.done();
-      await this.state.when(idle);
+      await this.#watched.when(idle);
       // What the clients do between two requests, they do in microtasks.
       await turn();
     } while (!idle());
@@ -178,6 +224,7 @@ class Page {
   }
 
   close() {
+    this.#unmount();
     this.#wire.close();
   }
 

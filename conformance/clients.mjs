@@ -11,3 +11,9 @@ export function load(version) {
   if (!versions.includes(version)) throw new Error(`no client ${JSON.stringify(version)} in package.json`);
   return import(`ai-${version}`);
 }
+
+/** A release of @ai-sdk/react. */
+export function loadHook(version) {
+  if (!(`react-${version}` in dependencies)) throw new Error(`no hook ${JSON.stringify(version)} in package.json`);
+  return import(`react-${version}`);
+}

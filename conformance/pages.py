@@ -127,7 +127,10 @@ class Browser(Node):
         token: str | None = None,
         resubmits: Resubmits | None = None,
         last_only: bool = False,
+        hook: str | None = None,
+        own_chat: bool = False,
     ) -> "Page":
+        """Open a page of this client; with `hook`, of `useChat` in that release of @ai-sdk/react."""
         number: int = self.ask(
             "open",
             client=client,
@@ -138,6 +141,8 @@ class Browser(Node):
             headers=bearer(token),
             resubmits=resubmits,
             lastOnly=last_only,
+            hook=hook,
+            ownChat=own_chat,
         )
         page = Page(self, number)
         self._open.append(page)
@@ -229,8 +234,10 @@ class Visit:
         token: str | None = None,
         resubmits: Resubmits | None = None,
         last_only: bool = False,
+        hook: str | None = None,
+        own_chat: bool = False,
     ) -> Page:
-        """Open the chat in a new tab, with these messages."""
+        """Open the chat in a new tab, with these messages; a `hook` may be given a chat object of the page's own."""
         return self._browser.open(
             self.client,
             self.path,
@@ -239,6 +246,8 @@ class Visit:
             token=token,
             resubmits=resubmits,
             last_only=last_only,
+            hook=hook,
+            own_chat=own_chat,
         )
 
     def kept(self, token: str | None = None) -> list[Message]:

@@ -30,9 +30,20 @@ HELD: Final[list[Message]] = [
     STEP,
     {"type": "text", "text": "Third fourth.", "state": "done"},
 ]
-# These begin a resumed message anew; the others add what is replayed to what they have.
 # What the page shows when the agent waits for the first, second … time.
 SHOWN: Final = ['"assistant"', "First", '"Pa"', '"cold"', "Third"]
+# The chat class of each client, then `useChat` of releases of @ai-sdk/react, without or with a chat object of the
+# page's own: does an open page that resumes begin the message anew? If not, it adds the replay to what it has.
+RESUMING: Final = [
+    *((client, None, False, client in ("6.0.326", "7.0.169")) for client in PINNED),
+    ("5.0.277", "2.0.280", False, False),
+    ("6.0.326", "3.0.323", False, False),
+    ("6.0.326", "3.0.323", True, True),
+    ("7.0.169", "4.0.140", False, False),
+    ("7.0.169", "4.0.140", True, True),
+    ("7.0.169", "4.0.141", False, True),
+    ("7.0.169", "4.0.167", False, True),
+]
 
 
 def said(text: str, state: str = "done") -> list[Message]:
@@ -160,6 +171,24 @@ def test_who_comes_back_ends_with_the_message_of_one_who_never_left(visit: Visit
     assert view.messages[-1]["id"] == message_id
     assert strict(visit.kept()) == strict(view.messages)
     assert visit.server.ends(message_id) == ["done"]
+
+
+@pytest.mark.parametrize(("visit", "hook", "own_chat", "anew"), RESUMING, indirect=["visit"])
+def test_an_open_page_that_resumes_begins_the_message_anew_or_adds_to_it(
+    visit: Visit, hook: str | None, own_chat: bool, anew: bool
+):
+    page = visit.page(hook=hook, own_chat=own_chat).send("hold everywhere")
+    visit.let_go()
+    page.until(SHOWN[1]).cut()
+    assert page.settle().error == "network error"
+    visit.let_go()
+    page.resume().until(SHOWN[2])
+    visit.let_go(3)
+
+    view = page.settle()
+    had: list[Message] = [STEP, {"type": "reasoning", "text": "First ", "state": "streaming"}]
+    assert [without_reasoning_id(part) for part in view.answer] == (HELD if anew else [*had, *HELD])
+    assert (view.status, view.error, view.statuses) == ("ready", None, [("POST", 200), ("GET", 200)])
 
 
 def test_two_tabs_read_one_turn(visit: Visit):

@@ -7,7 +7,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMED: Final = re.compile(r"`([\w./]+\.py|…)(?:::(test_\w+))?`")
-LINKED: Final = re.compile(r"\]\((?!https?:)([^)#]+)")
+LINKED: Final = re.compile(r"\]\((?!https?:)([^)#]+)(?:#([^)]+))?")
+HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def named_tests(page: Path) -> list[tuple[str, str]]:
@@ -29,10 +30,21 @@ def test_every_test_that_a_document_names_is_there() -> None:
     ] == []
 
 
+def anchors(page: Path) -> list[str]:
+    """The names of the page's headings, as GitHub makes them."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
+    return [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+
+
 def test_every_link_between_documents_leads_somewhere() -> None:
-    links = [(page, link) for page in PAGES for link in LINKED.findall(page.read_text(encoding="utf-8"))]
+    links = [(page, *link) for page in PAGES for link in LINKED.findall(page.read_text(encoding="utf-8"))]
     assert len(links) > 5
-    assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+    assert [f"{page.name}: {link}" for page, link, _ in links if not (page.parent / link).exists()] == []
+    assert [
+        f"{page.name}: {link}#{anchor}"
+        for page, link, anchor in links
+        if anchor and anchor not in anchors(page.parent / link)
+    ] == []
 
 
 def test_every_module_of_the_protocol_is_named() -> None:
