@@ -53,7 +53,7 @@ class Page {
 
   async until({ chat, seen }) {
     const shown = this.#chats.get(chat);
-    while (!JSON.stringify(shown.messages.at(-1)).includes(seen)) await turn();
+    while (!JSON.stringify(shown.messages).includes(seen)) await turn();
   }
 
   /** Waits until no chat waits for anything; a chat may post again without anybody to wait for. */

@@ -183,11 +183,11 @@ def said_before_the_comment(hop: Hop) -> int:
 def test_a_page_stops_an_answer_behind_nginx_with_its_defaults(nginx: Nginx, server: Server) -> None:
     """It names the server by its own address, and the page's browser says that the page is the server's own."""
     hop, chat = nginx.hops["defaults"], secrets.token_hex(8)
-    body = {"id": chat, "messages": [{"id": "u", "role": "user", "parts": [{"type": "text", "text": "wait"}]}]}
+    body = {"id": chat, "messages": [{"id": "u", "role": "user", "parts": [{"type": "text", "text": "hold"}]}]}
     own = {"origin": f"http://chat.example:{hop.port}", "host": f"chat.example:{hop.port}"}
-    with hop.http.stream("POST", "/plain/api/chat", json=body, headers=own) as answer:
+    with hop.http.stream("POST", "/portable/plain", json=body, headers=own) as answer:
         assert answer.status_code == 200
-        foreign = hop.http.post(f"/plain/api/chat/{chat}/stop", headers={**own, "sec-fetch-site": "cross-site"})
-        stopped = hop.http.post(f"/plain/api/chat/{chat}/stop", headers={**own, "sec-fetch-site": "same-origin"})
+        foreign = hop.http.post(f"/portable/plain/{chat}/stop", headers={**own, "sec-fetch-site": "cross-site"})
+        stopped = hop.http.post(f"/portable/plain/{chat}/stop", headers={**own, "sec-fetch-site": "same-origin"})
         assert (foreign.status_code, stopped.status_code) == (403, 204)
         assert '"type":"abort"' in answer.read().decode()

@@ -229,12 +229,14 @@ async def test_a_chain_goes_on_beside_a_node_that_takes_its_time():
 )
 async def test_a_node_whose_expression_may_name_another_one_waits_for_it(expression: str, *, together: bool):
     expected = [["a", "b"]] if together else [["a"], ["b"]]
+    # It is there to be named, and never runs.
+    a, c = node("a", "work"), node("c", when="false")
     for found in (
-        flow([node("a", "work"), node("b", value={"x": f"A name: {{{{ {expression} }}}}."})]),
-        flow([node("a", "work"), node("b", value={"x": [{"y": f"{{{{ {expression} }}}}"}]})]),
-        flow([node("a", "work"), node("b", when=f"$type([{expression}]) = 'array'")]),
-        flow([node("a", "work"), node("b"), node("d", when="false")], [edge("b", "d", when=f"$exists({expression})")]),
-        flow([node("a", "work"), node("b", when={"not": {"equals": {"var": expression, "value": []}}})]),
+        flow([a, node("b", value={"x": f"A name: {{{{ {expression} }}}}."}), c]),
+        flow([a, node("b", value={"x": [{"y": f"{{{{ {expression} }}}}"}]}), c]),
+        flow([a, node("b", when=f"$type([{expression}]) = 'array'"), c]),
+        flow([a, node("b"), node("d", when="false"), c], [edge("b", "d", when=f"$exists({expression})")]),
+        flow([a, node("b", when={"not": {"equals": {"var": expression, "value": []}}}), c]),
     ):
         assert (await starts_together(found))[:2] == expected, found
 

@@ -159,7 +159,7 @@ FORGED = "x\r\n2026-01-01 ERROR forged\x1b[31m\x85\u2028\u2029\x00"
 TAKEN = "x ERROR forged \u2028\u2029\u202e"
 
 
-def test_nothing_that_a_client_says_comes_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_that_a_client_says_comes_into_the_log_but_the_id_of_a_chat(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "usechat")
     with serving(create_app(fail)) as url:
         for text in (FORGED, TAKEN):
@@ -176,7 +176,11 @@ def test_nothing_that_a_client_says_comes_into_the_log(caplog: pytest.LogCapture
                 page.recv(SECONDS)
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("usechat")]
     assert len(lines) >= 2
-    assert [line for line in lines if "forged" in line or not line.isprintable()] == []
+    assert [line for line in lines if not (line.isascii() and line.isprintable())] == []
+    # The line of a turn names the chat, in quotes that it cannot leave.
+    named = f" chat={json.dumps(TAKEN)} "
+    assert {line.replace(named, " chat=… ").count("forged") for line in lines} == {0}
+    assert any(named in line for line in lines)
 
 
 def in_a_path(chat: str) -> str:

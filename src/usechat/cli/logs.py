@@ -1,10 +1,10 @@
 """What `usechat serve` writes to its log, as lines for people or for programs."""
 
+import json
 import logging
 import time
 from typing import Any, Final
 
-import msgspec
 from uvicorn.config import LOGGING_CONFIG
 
 from usechat.cli.settings import LogFormat
@@ -37,4 +37,5 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
+        # All of it in ASCII: there are letters that a reader may take for the end of a line.
+        return json.dumps(line)

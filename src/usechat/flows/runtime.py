@@ -185,7 +185,7 @@ class FlowRuntime:
                     break
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in tasks if task.done()]:
-                    await _whole(self._settle(tasks.pop(task), task.result()))
+                    await _whole(self._settle_and_save(tasks.pop(task), task.result()))
         finally:
             # With what was told so far, even if the nodes that are left take their time.
             self._save()
@@ -211,6 +211,7 @@ class FlowRuntime:
             else:
                 self._nodes.interrupted.discard(node.node.id)
                 self._emit_all(self._schedule.skip(node, reason, decided))
+                self._save()
         return chosen
 
     def _end(self) -> None:
@@ -221,6 +222,13 @@ class FlowRuntime:
         self._run.status = "complete"
         status = "failed" if self._failed else "complete"
         self._emit({"type": "flow:complete", "flowName": self._plan.flow.name, "status": status})
+
+    async def _settle_and_save(self, node: PlannedNode, ended: Ended) -> None:
+        try:
+            await self._settle(node, ended)
+        finally:
+            # Before anything else happens: the events of a node that is over may be stored at any moment from now on.
+            self._save()
 
     async def _settle(self, node: PlannedNode, ended: Ended) -> None:
         name, told = node.node.id, [] if ended.event is None else [ended.event]

@@ -1,5 +1,6 @@
 """The chats of one agent: who may begin, resume and stop a turn in which of them."""
 
+import json
 import logging
 import re
 import time
@@ -8,7 +9,6 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct, structs
 
 from usechat.agents import Agent, CountsUnused, GivesWay
@@ -37,7 +37,7 @@ __all__ = ["ChatOpening", "ChatSettings", "Chats", "Conflict", "ErrorText", "OnE
 
 _log = logging.getLogger("usechat")
 _ATTEMPTS: Final = 3
-_PLAIN: Final = re.compile(r"[\w.-]+")
+_PLAIN: Final = re.compile(r"[\w.-]+", re.ASCII)
 
 
 class ChatSettings(Struct, frozen=True, kw_only=True):
@@ -255,8 +255,8 @@ class Chats:
 
 
 def _spelled(value: object) -> str:
-    # An id may hold blanks and any letters.
-    return str(value) if _PLAIN.fullmatch(str(value)) else msgspec.json.encode(value).decode()
+    # An id may hold anything that looks like more of the line, or like another one.
+    return str(value) if _PLAIN.fullmatch(str(value)) else json.dumps(value)
 
 
 class _Began(Struct, frozen=True):
