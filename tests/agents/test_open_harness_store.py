@@ -42,7 +42,7 @@ class Server:
 
     async def say(self, *messages: UIMessage, **options: Any) -> list[str]:
         """A turn to its end: the texts of its events."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             events = [event async for event in self.agent.events(new_chat(*messages, **options))]
         return [event["content"] for event in events if event["type"] == "agent:text"]
 
@@ -178,6 +178,9 @@ async def test_the_message_that_a_run_was_given_last_is_kept(store: RunStore) ->
 
 async def test_a_run_that_was_never_stored_or_cannot_be_read_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(MemoryRunStore):
+        async def chat_run(self, chat: str) -> ChatRun | None:
+            return ChatRun(run_id, "u1")
+
         async def load_snapshot(self, run_id: str) -> RunSnapshot | None:
             if run_id == "broken":
                 raise ValueError("The stored snapshot is broken.")
@@ -185,7 +188,6 @@ async def test_a_run_that_was_never_stored_or_cannot_be_read_begins_anew(caplog:
 
     store = Broken()
     for run_id in ("gone", "broken"):
-        await store.keep_chat_run('["","c"]', ChatRun(run_id, "u1"))
         assert await Server(store).say(ONE, answer(), TWO) == ["two?"]
         assert f"the run {run_id} of a chat cannot go on" in caplog.text
 
@@ -218,3 +220,32 @@ async def test_without_a_store_a_function_need_not_take_the_run_id() -> None:
     for make in (with_default, with_id):
         events: list[Event] = [event async for event in OpenHarnessAgent(make).events(new_chat(ONE))]
         assert events[-1]["type"] == "flow:complete"
+
+
+async def test_a_chat_that_is_forgotten_leaves_none_of_its_runs() -> None:
+    database = Database()
+    for store in (MemoryRunStore(), DatabaseRunStore(database)):
+        server = Server(store)
+        for message in (ONE, THREE):
+            # An edit leaves the run of before behind.
+            await server.say(message)
+        await server.say(ONE, user="bob")
+        runs = list(dict.fromkeys(runtime.snapshot().run_id for runtime in server.made))
+        assert [await store.load_snapshot(run) is None for run in runs] == [False] * 3
+        await server.agent.forget("c", None)
+        assert [await store.load_snapshot(run) is None for run in runs] == [True, True, False]
+        assert [await store.load_events(run) == [] for run in runs] == [True, True, False]
+        assert await server.say(ONE, answer(), TWO) == ["two?"]
+    await database.aclose()
+
+
+async def test_a_run_at_work_ends_when_its_chat_is_forgotten() -> None:
+    store = MemoryRunStore()
+    server = Server(store, pauses=False)
+    events = server.agent.events(new_chat(ONE))
+    await until(events, "agent:text")
+    await server.agent.forget("c", None)
+    (runtime,) = server.made
+    assert (runtime.snapshot().status, await store.load_snapshot(runtime.snapshot().run_id)) == ("aborted", None)
+    await events.aclose()
+    assert await store.load_events(runtime.snapshot().run_id) == []

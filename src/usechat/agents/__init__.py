@@ -7,7 +7,7 @@ from usechat.protocol.writer import MessageWriter
 from usechat.sources import Mapper
 from usechat.turns.pump import Events, Unused
 
-__all__ = ["Agent", "CountsUnused", "GivesWay"]
+__all__ = ["Agent", "CountsUnused", "ForgetsChats", "GivesWay"]
 
 _Event = TypeVar("_Event")
 
@@ -39,3 +39,10 @@ class GivesWay(Protocol):
     """An agent whose turns end for a newer message of their chat only when it says so; those of others always do."""
 
     def gives_way(self, chat_id: str, user: str | None) -> bool: ...
+
+
+@runtime_checkable
+class ForgetsChats(Protocol):
+    """An agent that keeps something of a chat, which goes when the chat is deleted."""
+
+    async def forget(self, chat_id: str, user: str | None) -> None: ...

@@ -1,6 +1,7 @@
 """Open Harness flows: a message runs the flow, wakes it or goes to the node that waits for it."""
 
 import asyncio
+import hashlib
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -47,7 +48,11 @@ class ChatRuns(Protocol):
     async def chat_run(self, chat: str) -> ChatRun | None: ...
 
     async def keep_chat_run(self, chat: str, run: ChatRun) -> None:
-        """Keep the run in place of an earlier one of the chat."""
+        """Keep the run as the last one of the chat."""
+        ...
+
+    async def forget_chat(self, chat: str) -> None:
+        """Delete all runs that the chat had."""
         ...
 
 
@@ -123,6 +128,18 @@ class OpenHarnessAgent:
                 self._runs[key].in_turn = False
                 self._runs[key].hide()
                 self._drop_if_done(key, self._runs[key])
+
+    async def forget(self, chat_id: str, user: str | None) -> None:
+        """End the run of the chat, and delete all runs that it had."""
+        key: _Key = (user or "", chat_id)
+        run = self._runs.get(key)
+        if run is not None:
+            run.abort()
+            # What it still writes is to be deleted, too.
+            await _ended([run], _WIND_DOWN)
+            self._drop(key, run)
+        if self._store is not None:
+            await self._store.forget_chat(_name(key))
 
     async def aclose(self, grace: float) -> None:
         """Give the flows that still run `grace` seconds, then abort them, or pause them if there is a store.
@@ -230,7 +247,8 @@ def _takes(function: Callable[..., object], *arguments: object) -> bool:
 
 
 def _name(key: _Key) -> str:
-    return msgspec.json.encode(key).decode()
+    # An index of a database has no room for two long ids.
+    return hashlib.sha256(msgspec.json.encode(key)).hexdigest()
 
 
 async def _ended(runs: Sequence[FlowRun], within: float) -> None:

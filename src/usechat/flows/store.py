@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
-from sqlalchemy import Column, Connection, Integer, Table, Text, func, insert, select
+from sqlalchemy import BigInteger, Column, Connection, Integer, Table, Text, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from usechat.agents.open_harness import ChatRun, ChatRuns
@@ -29,8 +29,9 @@ _SNAPSHOTS = Table(
 _CHAT_RUNS = Table(
     "usechat_chat_runs",
     metadata,
-    Column("chat", Text, primary_key=True),
-    Column("run_id", Text, nullable=False),
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("chat", Text, nullable=False, index=True),
+    Column("run_id", Text, nullable=False, unique=True),
     Column("message_id", Text, nullable=False),
 )
 _INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -60,7 +61,7 @@ class MemoryRunStore:
     def __init__(self) -> None:
         self._events: dict[str, list[bytes]] = {}
         self._snapshots: dict[str, bytes] = {}
-        self._chat_runs: dict[str, ChatRun] = {}
+        self._chat_runs: dict[str, dict[str, ChatRun]] = {}
 
     async def append_event(self, run_id: str, *events: Event) -> None:
         bodies = [msgspec.json.encode(event) for event in events]
@@ -79,10 +80,16 @@ class MemoryRunStore:
         return [msgspec.json.decode(event) for event in self._events.get(run_id, [])[after:]]
 
     async def chat_run(self, chat: str) -> ChatRun | None:
-        return self._chat_runs.get(chat)
+        runs = self._chat_runs.get(chat)
+        return list(runs.values())[-1] if runs else None
 
     async def keep_chat_run(self, chat: str, run: ChatRun) -> None:
-        self._chat_runs[chat] = run
+        self._chat_runs.setdefault(chat, {})[run.run_id] = run
+
+    async def forget_chat(self, chat: str) -> None:
+        for run_id in self._chat_runs.pop(chat, {}):
+            self._events.pop(run_id, None)
+            self._snapshots.pop(run_id, None)
 
 
 class DatabaseRunStore:
@@ -115,12 +122,23 @@ class DatabaseRunStore:
         return [msgspec.json.decode(row.event) for row in rows]
 
     async def chat_run(self, chat: str) -> ChatRun | None:
-        query = select(_CHAT_RUNS.c.run_id, _CHAT_RUNS.c.message_id).where(_CHAT_RUNS.c.chat == chat)
+        query = select(_CHAT_RUNS).where(_CHAT_RUNS.c.chat == chat).order_by(_CHAT_RUNS.c.number.desc()).limit(1)
         row = await self._database.read(lambda connection: connection.execute(query).one_or_none())
         return None if row is None else ChatRun(row.run_id, row.message_id)
 
     async def keep_chat_run(self, chat: str, run: ChatRun) -> None:
         await self._database.run(lambda connection: _keep_chat_run(connection, chat, run))
+
+    async def forget_chat(self, chat: str) -> None:
+        of_chat = _CHAT_RUNS.c.chat == chat
+
+        def forget(connection: Connection) -> None:
+            for table in (_EVENTS, _SNAPSHOTS):
+                runs = select(_CHAT_RUNS.c.run_id).where(of_chat)
+                connection.execute(delete(table).where(table.c.run_id.in_(runs)))
+            connection.execute(delete(_CHAT_RUNS).where(of_chat))
+
+        await self._database.run(forget)
 
 
 def _read_snapshot(run_id: str, stored: str | bytes) -> RunSnapshot:
@@ -153,5 +171,5 @@ def _save(connection: Connection, run_id: str, body: str) -> None:
 
 def _keep_chat_run(connection: Connection, chat: str, run: ChatRun) -> None:
     new = _INSERT[connection.dialect.name](_CHAT_RUNS).values(chat=chat, run_id=run.run_id, message_id=run.message_id)
-    replaced = {"run_id": new.excluded.run_id, "message_id": new.excluded.message_id}
-    connection.execute(new.on_conflict_do_update(index_elements=[_CHAT_RUNS.c.chat], set_=replaced))
+    replaced = {"message_id": new.excluded.message_id}
+    connection.execute(new.on_conflict_do_update(index_elements=[_CHAT_RUNS.c.run_id], set_=replaced))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from usechat.agents import Agent, CountsUnused, GivesWay
+from usechat.agents import Agent, CountsUnused, ForgetsChats, GivesWay
 from usechat.agents.chat import Chat, Request
 from usechat.agents.registry import agent_of
 from usechat.errors import RequestError, TailChangedError
@@ -197,6 +197,8 @@ class Chats:
         """
         await self.stop(chat_id, user, None)
         await self.history.delete(chat_id, user or "")
+        if isinstance(self.agent, ForgetsChats):
+            await self.agent.forget(chat_id, user)
 
     async def drain(self, grace: float) -> None:
         """Take no new turns, give the running ones `grace` seconds, then stop them and what outlives them."""
