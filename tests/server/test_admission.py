@@ -361,7 +361,7 @@ def test_what_the_client_keeps_comes_with_the_request() -> None:
     older = [Raw(msgspec.json.encode(message)) for message in (user("u1", "First?"), assistant("a1"))]
     request = ChatRequest(id="c", last=user("u2", "Next?"), older=older)
     messages = [user("u1", "First?"), assistant("a1"), user("u2", "Next?")]
-    assert admit_unkept(request, never) == Admission(
+    assert admit_unkept(request, request.messages, never) == Admission(
         Tail(0), 0, [messages[-1]], messages[-1], "Next?", messages=messages
     )
 
@@ -369,7 +369,8 @@ def test_what_the_client_keeps_comes_with_the_request() -> None:
 def test_a_continuation_that_the_client_keeps_comes_with_the_request() -> None:
     older = [Raw(msgspec.json.encode(user("u1", "First?")))]
     last = assistant("a1", ANSWERED)
-    admission = admit_unkept(ChatRequest(id="c", last=last, older=older), never)
+    request = ChatRequest(id="c", last=last, older=older)
+    admission = admit_unkept(request, request.messages, never)
     assert admission == Admission(
         Tail(0),
         0,

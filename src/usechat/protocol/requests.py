@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -12,7 +12,7 @@ from usechat.errors import RequestError
 from usechat.protocol.json_scan import LONGEST_NUMBER, MOST_EXTREMES, scan_json
 from usechat.protocol.messages import IDENTIFIER, MESSAGE_ID, UIMessage, one_of, read_message, shape
 
-__all__ = ["ChatRequest", "Limits", "Trigger", "decode_json", "decode_request"]
+__all__ = ["ChatRequest", "Limits", "Trigger", "check_cost", "decode_json", "decode_request"]
 
 Trigger = Literal["submit-message", "regenerate-message"]
 
@@ -62,8 +62,17 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         Raises:
             RequestError: An older message is wrong.
         """
-        older = [_decode_message(raw, f"messages[{n}]", self.limits) for n, raw in enumerate(self.older)]
-        return [*older, self.last]
+        return list(self.decoded())
+
+    def decoded(self) -> Iterator[UIMessage]:
+        """All messages, each decoded and checked when it is asked for.
+
+        Raises:
+            RequestError: An older message is wrong.
+        """
+        for n, raw in enumerate(self.older):
+            yield _decode_message(raw, f"messages[{n}]", self.limits)
+        yield self.last
 
     @property
     def text(self) -> str:
@@ -77,15 +86,28 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
 
 
-def decode_request(body: bytes, limits: Limits = _LIMITS) -> ChatRequest:
-    """Read the body of a POST; of its messages only the last one is decoded and checked.
+def check_cost(body: bytes, limits: Limits = _LIMITS) -> None:
+    """Refuse a body that would take long to decode.
 
     Raises:
-        RequestError: The body cannot be served; status 413 if it is too large, else 400.
+        RequestError: It would; status 413 if it is too large, else 400.
     """
     if len(body) > limits.body:
         raise RequestError(f"The body is larger than {limits.body:,} bytes.", status=413)
     _check_cost(body, "The body", limits)
+
+
+def decode_request(body: bytes, limits: Limits = _LIMITS, *, checked: bool = False) -> ChatRequest:
+    """Read the body of a POST; of its messages only the last one is decoded and checked.
+
+    A body that `check_cost` has passed is `checked`: whoever lets others work between the two holds them up for less
+    long.
+
+    Raises:
+        RequestError: The body cannot be served; status 413 if it is too large, else 400.
+    """
+    if not checked:
+        check_cost(body, limits)
     fields = decode_json(_FIELDS, body, "The body", "must be a JSON object")
     if len(fields) > limits.fields:
         raise RequestError(f"The body must not have more than {limits.fields:,} fields.")

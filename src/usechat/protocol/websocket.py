@@ -82,14 +82,16 @@ def read_headers(frame: ClientFrame) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def read_send(data: bytes, limits: Limits) -> ChatRequest:
+def read_send(data: bytes, limits: Limits, *, checked: bool = False) -> ChatRequest:
     """Read the request of a `send` frame; its `metadata` is given with the extra fields.
+
+    A frame that `check_cost` has passed is `checked`.
 
     Raises:
         RequestError: The request cannot be served; status 413 if it is too large, else 400.
     """
     # A frame has the fields of a POST's body, except that the extra ones are in a body of their own.
-    request = decode_request(data, limits)
+    request = decode_request(data, limits, checked=checked)
     body: Any = request.extra.get("body")
     if not isinstance(body, dict):
         raise RequestError("body must be an object.")

@@ -64,8 +64,8 @@ def admit(request: ChatRequest, stored: StoredMessages, *, writing: str | None =
     raise RequestError(_FROM_SYSTEM)
 
 
-def admit_unkept(request: ChatRequest, verify: Verify) -> Admission:
-    """Take the request's own messages for the history, except those of the system.
+def admit_unkept(request: ChatRequest, messages: Sequence[UIMessage], verify: Verify) -> Admission:
+    """Take the request's own messages, which are given decoded, for the history, except those of the system.
 
     `verify` gives the id of an approval as the agent knows it. Which results of the last step are the browser's and
     which are the agent's own cannot be told, so all of them are given.
@@ -73,7 +73,7 @@ def admit_unkept(request: ChatRequest, verify: Verify) -> Admission:
     Raises:
         RequestError: A message is wrong, or `verify` refuses an approval.
     """
-    messages = [message for message in request.messages if message.role != "system"]
+    messages = [message for message in messages if message.role != "system"]
     if request.last.role == "user":
         return Admission(Tail(0), 0, [request.last], request.last, request.last.text, messages=messages)
     if request.trigger == "regenerate-message":

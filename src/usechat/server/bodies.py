@@ -11,8 +11,9 @@ from starlette.requests import Request
 from usechat.errors import RequestError
 from usechat.protocol.messages import IDENTIFIER
 
-__all__ = ["VisibleHeaders", "check_id", "json_body"]
+__all__ = ["VisibleHeaders", "breathe", "check_id", "json_body"]
 
+_LARGE: Final = 1024 * 1024
 _SECRET: Final = frozenset((b"authorization", b"cookie", b"proxy-authorization", b"sec-websocket-protocol"))
 
 
@@ -54,6 +55,12 @@ async def _read(request: Request, limit: int) -> bytes:
 
 def _too_large(limit: int) -> RequestError:
     return RequestError(f"The body is larger than {limit:,} bytes.", status=413)
+
+
+async def breathe(body: bytes) -> None:
+    """Let others work between two long looks at a large body."""
+    if len(body) > _LARGE:
+        await asyncio.sleep(0)
 
 
 def check_id(value: str) -> str:

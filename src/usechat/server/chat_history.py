@@ -252,7 +252,11 @@ class ClientHistory:
         return f"{owner}\n{chat_id}"
 
     async def admit(self, request: ChatRequest, owner: str, writing: str | None = None) -> Admission:
-        admission = admit_unkept(request, partial(self._verify, request.id, owner))
+        messages, slices = list[UIMessage](), Slices()
+        for message in request.decoded():
+            messages.append(message)
+            await slices.pause()
+        admission = admit_unkept(request, messages, partial(self._verify, request.id, owner))
         if admission.continues is not None:
             _check_continuable(admission.continues)
         return admission

@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 from usechat.errors import DatabaseBusyError, RequestError
 from usechat.history import HistoryStore, MemoryHistory
 from usechat.protocol.messages import IDENTIFIER
-from usechat.protocol.requests import Limits, decode_request
+from usechat.protocol.requests import Limits, check_cost, decode_request
 from usechat.server.auth import Authenticate, authenticated
-from usechat.server.bodies import VisibleHeaders, check_id, json_body
+from usechat.server.bodies import VisibleHeaders, breathe, check_id, json_body
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
 from usechat.server.chats import Chats, ChatSettings
 from usechat.server.metrics import Metrics
@@ -121,8 +121,10 @@ class ChatEndpoint:
     async def _post(self, request: Request) -> Response:
         user = await self._user(request)
         body = await json_body(request, limit=self._limits.body, deadline=_BODY_DEADLINE)
-        headers = VisibleHeaders(request.scope["headers"])
-        reader = await self.chats.begin(decode_request(body, self._limits), user, headers)
+        check_cost(body, self._limits)
+        await breathe(body)
+        asked, headers = decode_request(body, self._limits, checked=True), VisibleHeaders(request.scope["headers"])
+        reader = await self.chats.begin(asked, user, headers)
         return TurnResponse(reader, self._stream, self.chats.metrics)
 
     async def _resume(self, request: Request) -> Response:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from usechat.errors import RequestError
-from usechat.protocol.requests import Limits
+from usechat.protocol.requests import Limits, check_cost
 from usechat.protocol.websocket import (
     ClientFrame,
     notice,
@@ -21,6 +21,7 @@ from usechat.protocol.websocket import (
     read_resume,
     read_send,
 )
+from usechat.server.bodies import breathe
 from usechat.server.chats import ChatOpening, Chats
 from usechat.server.origins import origin_allowed
 from usechat.server.responses import StreamLimits
@@ -206,7 +207,9 @@ class _Socket:
         user = await self._user.user(headers)
         self._deadline.reschedule(None)
         if frame.type == "send":
-            request = read_send(data, self._sockets.limits)
+            check_cost(data, self._sockets.limits)
+            await breathe(data)
+            request = read_send(data, self._sockets.limits, checked=True)
             answer = Answer(frame.request_id, request.id, user, chats.metrics, resumes=False)
             answer.opening = chats.opening(request, user, self._user.headers(headers))
             self._spawn(answer, self._begin(answer, answer.opening, self._take_stopping(request.id)))
