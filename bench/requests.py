@@ -1,7 +1,7 @@
 """How long one request keeps its event loop waiting: the processor time for the largest bodies, in milliseconds.
 
 Each shape fills the 10 MB that a body may have. Between two columns others get their turn: `check` is `check_cost`,
-`decode` `decode_request` after it, `message` the slowest of `request.decoded()`, between which there are pauses, `open` and
+`decode` `decode_request` after it, `message` the slowest of `request.decoded()`, which has pauses; `open` and
 `send` read the same body as a frame of a WebSocket. Run it with `PYTHONPATH=src python bench/requests.py`.
 """
 

@@ -56,5 +56,7 @@ def scan_json(text: bytes, most_values: int) -> JsonScan:
         return JsonScan(most_values + 1, escapes, 0, long_number=False)
     outside = b"".join(between_quotes[::2])
     values = 1 + outside.count(_COMMA) + outside.count(_OPEN)
+    if values > most_values:
+        return JsonScan(values, escapes, 0, long_number=False)
     extremes = sum(map(outside.count, _EXTREMES)) if _EXPONENT in outside else 0
-    return JsonScan(values, escapes, extremes, values <= most_values and _LONG in outside)
+    return JsonScan(values, escapes, extremes, _LONG in outside)
