@@ -37,6 +37,7 @@ CHUNKS: Final = (2_007, 2_008)
 ROUNDS: Final = 2
 PACED_STREAMS: Final = 100
 IDLE_STREAMS: Final = 1_000
+OPENED_AT_ONCE: Final = 100
 IDLE_CHUNKS: Final = 13
 
 
@@ -119,13 +120,17 @@ async def measure_paced(name: str) -> Speed:
 
 
 async def measure_memory(name: str) -> float:
-    """What one more open stream takes, after ten chunks, beside a hundred that were there before."""
+    """What one more open stream takes, after ten chunks, beside a hundred that were there before.
+
+    They come a hundred at a time: what is needed to begin all of them at once is not what one of them keeps.
+    """
     with serving(name, "idle") as server:
-        before = await open_idle(server, 100)
+        opened = await open_idle(server, OPENED_AT_ONCE)
         memory = server.memory()
-        opened = await open_idle(server, IDLE_STREAMS)
+        for _ in range(IDLE_STREAMS // OPENED_AT_ONCE):
+            opened += await open_idle(server, OPENED_AT_ONCE)
         memory = server.memory() - memory
-        for stream in before + opened:
+        for stream in opened:
             stream.close()
         return memory / IDLE_STREAMS
 
