@@ -100,7 +100,8 @@ def create_app(
 def _assemble(
     endpoint: ChatEndpoint, path: str, middleware: list[Middleware], lifespan: Lifespan[Starlette]
 ) -> Starlette:
-    routes = [*_routes(endpoint.chats, path), *endpoint.routes(path)]
+    # A list is looked through from its beginning.
+    routes = [*endpoint.routes(path), *_routes(endpoint.chats, path)]
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     app.state.endpoint = endpoint
     return app
