@@ -100,8 +100,9 @@ def create_app(
 def _assemble(
     endpoint: ChatEndpoint, path: str, middleware: list[Middleware], lifespan: Lifespan[Starlette]
 ) -> Starlette:
-    # A list is looked through from its beginning.
-    routes = [*endpoint.routes(path), *_routes(endpoint.chats, path)]
+    beside = _routes(endpoint.chats, path)
+    # Routes are tried in their order.
+    routes = [*endpoint.routes(path), *beside]
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     app.state.endpoint = endpoint
     return app
