@@ -18,7 +18,7 @@ __all__ = ["sessions"]
 
 _T = TypeVar("_T")
 
-_DURATION: Final = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
+_DURATION: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _Directory: TypeAlias = Annotated[

@@ -1,7 +1,9 @@
 """Who gets in with which token, and who does not."""
 
+import runpy
 import time
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -121,6 +123,21 @@ async def test_a_revocation_counts_from_the_next_request_of_a_server(directory: 
         assert (status, "Hello, bob." in body) == (200, True)
         await directory.revoke(token)
         assert [(await ask(value))[0] for value in (token, signed(claims()))] == [401, 404]
+
+
+async def test_the_app_of_the_guide_asks_the_directory_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    guide = (Path(__file__).parents[3] / "docs/guides/sessions.md").read_text(encoding="utf-8")
+    (tmp_path / "app.py").write_text(guide.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    made = runpy.run_path("app.py")
+    directory: SessionDirectory = made["directory"]
+    await directory.add_user("bob")
+    headers = {"Authorization": f"Bearer {await directory.add_token('bob', 60)}"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(made["app"]), base_url="http://localhost") as client:
+        answers = [await client.post("/api/chat", json=message("Hello"), headers=sent) for sent in (headers, {})]
+    await made["database"].aclose()
+    assert [answer.status_code for answer in answers] == [200, 401]
+    assert "Hello, bob." in answers[0].text
 
 
 async def test_an_orchestrator_of_another_owner_is_not_there(directory: SessionDirectory, authenticate: Authenticate):

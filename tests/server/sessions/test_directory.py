@@ -188,11 +188,14 @@ async def test_a_token_is_valid_until_it_expires(directory: SessionDirectory, da
     assert found == [("bob", "ada"), ("bob", "ada"), (None, "ada"), (None, None)]
 
 
-async def test_a_token_that_was_revoked_is_nobodys_from_the_next_call_on(url: str, directory: SessionDirectory):
+async def test_a_token_that_was_revoked_is_nobodys_from_the_next_call_on(
+    url: str, database: Database, directory: SessionDirectory
+):
     token, other = await directory.add_token("bob", 60), await directory.add_token("bob", 60)
     assert await directory.token_user(token) == "bob"
     # As the command does it, beside a server; a database in memory has nobody beside it.
-    beside = directory if url == "sqlite://" else SessionDirectory(Database(url))
+    own = database if url == "sqlite://" else Database(url)
+    beside = SessionDirectory(own)
     await beside.revoke(token)
     assert [await directory.token_user(token), await directory.token_user(other)] == [None, "bob"]
     await beside.revoke(token)
@@ -200,6 +203,7 @@ async def test_a_token_that_was_revoked_is_nobodys_from_the_next_call_on(url: st
         with pytest.raises(DirectoryError, match=r"^There is no such token\.$"):
             await directory.revoke(wrong)
     assert await directory.token_user(other) == "bob"
+    await own.aclose()
 
 
 async def test_when_a_token_was_revoked_is_kept(directory: SessionDirectory, database: Database):
