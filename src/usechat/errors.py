@@ -3,6 +3,7 @@
 UsechatError
 ├── AgentError                 an agent's turn cannot go on; the text is for its user
 ├── DatabaseBusyError          the database is locked, away or too slow; the same call may succeed later
+├── DirectoryError             a row that the session directory cannot take (in usechat.server.sessions.directory)
 ├── FlowError                  a flow that cannot run, or a run that cannot go on
 ├── MappingError               an event that a source cannot use; nothing of it was written
 ├── ProtocolError              a stream broke a rule of the UI message stream

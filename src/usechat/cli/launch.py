@@ -20,6 +20,7 @@ from uvicorn import Config, Server
 from uvicorn.supervisors import ChangeReload
 
 from usechat.agents.registry import find_agent
+from usechat.cli.databases import cause
 from usechat.cli.logs import logging_config
 from usechat.cli.settings import ServeError, ServeSettings
 from usechat.cli.targets import load_target
@@ -148,13 +149,9 @@ async def _try(url: str, problem: str) -> None:
     try:
         await database.run(lambda _: None)
     except (SQLAlchemyError, DatabaseBusyError) as error:
-        raise ServeError(f"{problem}: {_cause(error)}.") from error
+        raise ServeError(f"{problem}: {cause(error)}.") from error
     finally:
         await database.aclose()
-
-
-def _cause(error: BaseException) -> str:
-    return str(error) if error.__cause__ is None else _cause(error.__cause__)
 
 
 def _listen(settings: ServeSettings) -> socket.socket:

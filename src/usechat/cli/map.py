@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Literal, NoReturn, TypeAlias, cast
+from typing import Annotated, Any, BinaryIO, Final, Literal, TypeAlias, cast
 
 import msgspec
 import typer
 
 from usechat.cli.options import read_switches
+from usechat.cli.refusal import refuse
 from usechat.errors import MappingError
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
@@ -66,11 +67,11 @@ def map_log(
 
 def _mapper(source: str, writer: MessageWriter, options: list[str]) -> Mapper[_Event]:
     if source not in SOURCES:
-        _refuse(f"There is no source {source!r:.60}: the sources are {_NAMES}.")
+        refuse(f"There is no source {source!r:.60}: the sources are {_NAMES}.")
     try:
         return SOURCES[source](writer, read_switches(options))
     except ValueError as error:
-        _refuse(str(error))
+        refuse(str(error))
 
 
 def _opened(file: str) -> AbstractContextManager[BinaryIO]:
@@ -79,7 +80,7 @@ def _opened(file: str) -> AbstractContextManager[BinaryIO]:
     try:
         return Path(file).open("rb")
     except OSError as error:
-        _refuse(f"{file} cannot be read: {error.strerror}.")
+        refuse(f"{file} cannot be read: {error.strerror}.")
 
 
 class _Counted(Unused):
@@ -192,8 +193,3 @@ _PRINTERS: Final[dict[_Output, _Printer]] = {
     "chunks": _print_chunks,
     "message": _print_message,
 }
-
-
-def _refuse(sentence: str) -> NoReturn:
-    typer.echo(sentence, err=True)
-    raise typer.Exit(2)

@@ -1,9 +1,10 @@
 """`usechat serve`: an agent at an address."""
 
-from typing import Annotated, Final, Literal, NoReturn, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
 
+from usechat.cli.refusal import refuse
 from usechat.cli.settings import LogFormat, ServeError, ServeSettings
 from usechat.protocol.clients import ClientName
 from usechat.sources.open_harness_options import SWITCHES
@@ -108,13 +109,8 @@ def serve(
     try:
         from usechat.cli.launch import run
     except ModuleNotFoundError as error:
-        _refuse(f"usechat serve needs {error.name}. Install it with: pip install 'usechat[server]'")
+        refuse(f"usechat serve needs {error.name}. Install it with: pip install 'usechat[server]'")
     try:
         run(settings, typer.echo)
     except ServeError as error:
-        _refuse(str(error))
-
-
-def _refuse(sentence: str) -> NoReturn:
-    typer.echo(sentence, err=True)
-    raise typer.Exit(2)
+        refuse(str(error))

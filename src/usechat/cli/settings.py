@@ -2,10 +2,10 @@
 
 import ipaddress
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from usechat.cli.databases import database_name
 from usechat.errors import UsechatError
 from usechat.protocol.clients import ClientName
 
@@ -65,17 +65,9 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     @property
     def history_name(self) -> str:
         """What to call the database of the chats, without the passwords that its URL may hold."""
-        return _database_name(self.history)
+        return database_name(self.history)
 
     @property
     def runs_name(self) -> str:
         """The same for the database of the runs of a flow."""
-        return _database_name(self.runs)
-
-
-def _database_name(url: str) -> str:
-    parts = urlsplit(url)
-    name = parts.path.removeprefix("/")
-    if parts.scheme.startswith("sqlite"):
-        return name or "memory"
-    return f"{name} on {parts.hostname or 'localhost'}"
+        return database_name(self.runs)

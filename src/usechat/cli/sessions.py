@@ -1,0 +1,112 @@
+"""`usechat sessions`: the users, sessions and tokens of the session directory."""
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, TypeVar
+
+import typer
+
+from usechat.cli.refusal import refuse
+from usechat.errors import UsechatError
+from usechat.server.sessions.access import Kind, Role, Visibility
+
+if TYPE_CHECKING:
+    # The server's packages are an extra.
+    from usechat.server.sessions.directory import SessionDirectory
+
+__all__ = ["sessions"]
+
+_T = TypeVar("_T")
+
+_DURATION: Final = re.compile(r"([0-9]{1,9})([smhd])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_Directory: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        envvar="USECHAT_DIRECTORY",
+        metavar="URL",
+        help="The database, such as sqlite:///sessions.db or postgresql://host/sessions.",
+    ),
+]
+_User: TypeAlias = Annotated[str, typer.Argument(metavar="USER", help="The user's id, as Agent Ops has it.")]
+_Session: TypeAlias = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id, as Agent Ops has it.")]
+_Owner: TypeAlias = Annotated[str, typer.Option(metavar="USER", help="The user to whom the session belongs.")]
+_Kind: TypeAlias = Annotated[Kind, typer.Option(help="Orchestrators and workflows are their owner's alone.")]
+_Visibility: TypeAlias = Annotated[Visibility, typer.Option(help="What the other users of the directory may do.")]
+_Adapter: TypeAlias = Annotated[Literal["on", "off"], typer.Option(help="Whether useChat() may reach the session.")]
+_Role: TypeAlias = Annotated[Role, typer.Argument(help="What the user may do: watch, take part, or all.")]
+_Expires: TypeAlias = Annotated[
+    str, typer.Option(metavar="TIME", help="How long the token is valid, such as 90s, 15m, 12h or 7d.")
+]
+_Token: TypeAlias = Annotated[str, typer.Argument(metavar="TOKEN", help="The token, as it was printed.")]
+
+sessions = typer.Typer(
+    no_args_is_help=True, help="Keep the directory of Agent Ops sessions: who may use which of them."
+)
+
+
+@sessions.command()
+def init(*, directory: _Directory) -> None:
+    """Create the tables of the directory, or migrate those of an older version."""
+    _use(directory, lambda known: known.create_tables(), creates=True)
+
+
+@sessions.command()
+def add_user(user: _User, *, directory: _Directory) -> None:
+    """Add a user."""
+    _use(directory, lambda known: known.add_user(user))
+
+
+@sessions.command()
+def add_session(
+    session: _Session,
+    *,
+    owner: _Owner,
+    kind: _Kind = "session",
+    visibility: _Visibility = "private",
+    adapter: _Adapter = "on",
+    directory: _Directory,
+) -> None:
+    """Add a session of a user."""
+    _use(
+        directory,
+        lambda known: known.add_session(session, owner, kind=kind, visibility=visibility, adapter=adapter == "on"),
+    )
+
+
+@sessions.command()
+def grant(session: _Session, user: _User, role: _Role, *, directory: _Directory) -> None:
+    """Give a user a role in a session, in place of the one that they had."""
+    _use(directory, lambda known: known.grant(session, user, role))
+
+
+@sessions.command()
+def token(user: _User, *, expires: _Expires = "7d", directory: _Directory) -> None:
+    """Make a token for a user and print it, this once: only its hash is kept."""
+    lifetime = _read_duration(expires)
+    typer.echo(_use(directory, lambda known: known.add_token(user, lifetime)))
+
+
+@sessions.command()
+def revoke(token: _Token, *, directory: _Directory) -> None:
+    """Take a token back: the next request with it is refused."""
+    _use(directory, lambda known: known.revoke(token))
+
+
+def _read_duration(text: str) -> float:
+    match = _DURATION.fullmatch(text)
+    if match is None or not int(match[1]):
+        refuse(f"{text!r:.60} is no time: write a number and s, m, h or d, such as 90s, 15m, 12h or 7d.")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _use(url: str, work: Callable[["SessionDirectory"], Awaitable[_T]], *, creates: bool = False) -> _T:
+    try:
+        from usechat.cli.directory import use_directory
+    except ModuleNotFoundError as error:
+        refuse(f"usechat sessions needs {error.name}. Install it with: pip install 'usechat[server]'")
+    try:
+        return use_directory(url, work, creates=creates)
+    except UsechatError as error:
+        refuse(str(error))
