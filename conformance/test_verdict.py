@@ -87,6 +87,11 @@ CUT: Final = UIMessage(
 
 CASES: Final[dict[str, Case]] = {
     "a provider's call, its result, text": Case([*BEGIN, *BY_PROVIDER, *TEXT, *END], {"v5": "resubmits"}),
+    "a call, its result, an error": Case([*BEGIN, INPUT, OUTPUT, FinishStep(), Error("no")], {"v5": "resubmits"}),
+    "a dynamic call without a result beside one with": Case(
+        [*BEGIN, ToolInputAvailable("d", "g", {}, dynamic=True), INPUT, OUTPUT, FinishStep(), Finish()],
+        {"v5": "resubmits"},
+    ),
     "a provider's call fails": Case([*BEGIN, BY_PROVIDER[0], ToolOutputError("c", "no"), *TEXT, *END], {}),
     "dynamic on the input alone": Case(
         [*BEGIN, ToolInputAvailable("c", "f", {}, dynamic=True), OUTPUT, *QUIET_END],

@@ -429,6 +429,7 @@ async def test_chats_are_listed_by_when_their_owner_last_wrote(history: HistoryS
         ([{"type": "text", "text": "  Two\n\tlines "}], "Two lines"),
         ([{"type": "text", "text": "x" * 1_000}], "x" * 80),
         ([{"type": "text", "text": "a\x00b\u2028\u202e"}], "ab"),
+        ([{"type": "text", "text": "\U0001f468\u200d\U0001f469"}], "\U0001f468\u200d\U0001f469"),
         ([{"type": "file", "mediaType": "image/png", "url": "data:,"}], ""),
         ([{"type": "file", "mediaType": "image/png", "url": "data:,"}, {"type": "text", "text": "This?"}], "This?"),
     ],

@@ -153,12 +153,18 @@ def test_each_turn_is_a_line_in_the_log_without_what_was_said(folder: Path) -> N
     assert line.fullmatch(lines[0]), lines
 
 
-def test_the_log_is_json_if_wanted(folder: Path) -> None:
-    with serve(folder, "agents:agent", "--history", "sqlite://", "--log-format", "json") as (process, url):
+def test_the_log_is_json_if_wanted_whoever_writes_to_it(folder: Path) -> None:
+    (folder / "noisy.py").write_text(
+        "import logging, warnings\n\nasync def agent(chat):\n    logging.getLogger('mine').warning('two\\nlines')\n"
+        "    warnings.warn('beware')\n    yield 'Hi'\n"
+    )
+    with serve(folder, "noisy:agent", "--history", "sqlite://", "--log-format", "json") as (process, url):
         ask(url)
         end(process)
         errors = process.errors()
     logged = [json.loads(line) for line in errors.splitlines()]
+    assert [line["message"] for line in logged if line["logger"] == "mine"] == ["two\nlines"]
+    assert [line["logger"] for line in logged if "beware" in line["message"]] == ["py.warnings"]
     (turn,) = [line for line in logged if "outcome" in line]
     assert (turn["chat"], turn["outcome"], turn["chunks"], turn["level"]) == ("chat", "done", 7, "info")
     assert 0 < turn["ttfb"] <= turn["duration"] < SECONDS

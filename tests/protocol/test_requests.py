@@ -355,7 +355,7 @@ def test_nesting_is_limited_in_older_messages_too():
 
 def test_the_limits_are_those_of_the_documents():
     assert Limits() == Limits(
-        body=10_485_760, fields=1_000, messages=1_000, parts=1_000, nesting=64, values=50_000, escapes=1_500_000
+        body=10_485_760, fields=1_000, messages=1_000, parts=1_000, nesting=64, values=50_000, escapes=1_000_000
     )
 
 

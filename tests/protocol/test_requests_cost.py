@@ -15,7 +15,7 @@ from usechat.protocol.websocket import read_send
 SIZE = Limits().body
 USER = b'{"id":"m","role":"user","parts":[{"type":"text","text":"x"}]}'
 VALUES = "The body must not hold more than 50,000 values."
-ESCAPES = "The body must not hold more than 1,500,000 escaped characters."
+ESCAPES = "The body must not hold more than 1,000,000 escaped characters."
 DIGITS = "The body must not hold a number of more than 400 digits."
 INVALID = "The body is not valid JSON."
 CODE = json.dumps('def f(a, b=[1, 2], **c):\n    return {"x": [a, b], "y": c}  # {{{[[[,,,\n')[1:-1].encode()
@@ -123,7 +123,8 @@ JSON = st.recursive(
 def test_values_are_counted_as_a_parser_sees_them(value: Any, ascii_only: bool, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
     scan = scan_json(text.encode(), 1_000)
-    assert scan._replace(extremes=0) == JsonScan(values_in(value, empty=2), text.count("\\"), 0, long_number=False)
+    expected = JsonScan(values_in(value, empty=2), text.count("\\"), 0, 0, too_long=False)
+    assert scan._replace(extremes=0, long=0) == expected
 
 
 @given(JSON)
@@ -134,6 +135,17 @@ def test_more_values_than_allowed_are_never_overlooked(value: Any) -> None:
     # Whatever follows, a parser has made all of these values before it finds the error.
     for tail in (b"\\", b'"', b'\\"', b"]]", b"\xff"):
         assert scan_json(text + tail, most).values > most
+
+
+def test_many_numbers_of_more_digits_than_a_float_holds_are_refused() -> None:
+    def body(number: bytes, count: int) -> bytes:
+        return b'{"id":"c","body":{},"messages":[%b],"x":[%b]}' % (USER, b",".join([number] * count))
+
+    sentence = "The body must not hold more than 10,000 times 20 digits in a row."
+    assert refusal(body(b"9" * 200 + b"e99", 1_001)) == sentence
+    assert refusal(body(b"0." + b"9" * 20, 10_001)) == sentence
+    assert len(decode_request(body(b"9" * 200 + b"e99", 1_000)).extra["x"]) == 1_000
+    assert len(decode_request(body(b"9" * 19, 40_000)).extra["x"]) == 40_000
 
 
 @pytest.mark.parametrize(
@@ -148,7 +160,7 @@ def test_more_values_than_allowed_are_never_overlooked(value: Any) -> None:
     ],
 )
 def test_a_long_number_is_found_outside_strings(text: bytes, found: bool) -> None:
-    assert scan_json(text, 1_000).long_number is found
+    assert scan_json(text, 1_000).too_long is found
 
 
 @pytest.mark.parametrize(

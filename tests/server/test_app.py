@@ -212,7 +212,9 @@ def test_only_pages_of_listed_origins_may_read_and_stop_an_answer() -> None:
 
 
 def test_a_server_with_a_list_of_hosts_goes_by_no_other_name() -> None:
-    with serving(create_app(echo, allowed_hosts=["localhost"])) as url:
+    with pytest.raises(ValueError, match="one name at least"):
+        create_app(echo, allowed_hosts=[])
+    with serving(create_app(echo, allowed_hosts="localhost")) as url:
         assert get(f"{url}/healthz", host="localhost:80") == (200, "ok\n")
         assert get(f"{url}/healthz", host="evil.example") == (400, "Invalid host header")
     with serving(create_app(echo)) as url:

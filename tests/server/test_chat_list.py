@@ -35,16 +35,22 @@ class House:
             self.ended.wait(0.01)
             yield "."
 
-    def ask(self, chat: str, text: str, user: dict[str, str]) -> None:
+    def ask(self, chat: str, text: str, user: dict[str, str]) -> str:
+        """Read a whole turn, and give its id."""
         body = message(text, chat)
         body["messages"][0]["id"] = f"{chat} {text}"
         answer = self.http.post("/api/chat", json=body, headers=user)
         assert answer.status_code == 200, answer.text
+        return answer.headers["x-usechat-turn"]
+
+    def again(self, chat: str, user: dict[str, str], turn: str) -> int:
+        """Whether the log of the turn can still be read."""
+        return self.http.get(f"/api/chat/{chat}/stream", params={"after": f"{turn}.0"}, headers=user).status_code
 
     def page(self, user: dict[str, str], **query: str) -> tuple[list[tuple[str, str]], str | None]:
         answer = self.http.get("/api/chats", params=query, headers=user)
         assert answer.status_code == 200, answer.text
-        assert answer.headers["content-type"] == "application/json"
+        assert (answer.headers["content-type"], answer.headers["cache-control"]) == ("application/json", "no-store")
         page = answer.json()
         return [(chat["id"], chat["title"]) for chat in page["chats"]], page.get("next")
 
@@ -83,21 +89,28 @@ def test_a_user_has_the_list_of_their_own_chats_in_pages(house: House) -> None:
     assert (first, after is not None) == (whole[:2], True)
     assert house.page(ANN, limit="2", after=str(after)) == (whole[2:], None)
     assert house.page(BOB, after=str(after)) == ([], None)
-    refused = [house.http.get("/api/chats", params=query, headers=ANN) for query in ({"after": "x"}, {"limit": "0"})]
-    assert [(answer.status_code, answer.text) for answer in refused] == [
-        (400, "This is not a place in a list of chats."),
-        (400, "limit must be a number from 1 to 10,000."),
-    ]
+    for query, sentence in (
+        ({"after": "x"}, "This is not a place in a list of chats."),
+        ({"limit": "0"}, "limit must be a number from 1 to 10,000."),
+        ({"limit": "10001"}, "limit must be a number from 1 to 10,000."),
+        ({"limit": "00000110001"}, "limit must be a number from 1 to 10,000."),
+        ({"limit": "0" * 5_000 + "1"}, "limit must be a number from 1 to 10,000."),
+    ):
+        answer = house.http.get("/api/chats", params=query, headers=ANN)
+        assert (answer.status_code, answer.text) == (400, sentence)
     assert house.http.get("/api/chats").status_code == 401
 
 
 def test_a_chat_that_is_deleted_is_gone_for_its_user_only(house: House) -> None:
-    house.ask("1", "Hello", ANN)
-    house.ask("2", "Hello", BOB)
+    turn = house.ask("1", "Hello", ANN)
+    assert house.again("1", ANN, turn) == 200
+    other = house.ask("2", "Hello", BOB)
     # Nobody learns whether it was there.
     assert [house.delete(chat, ANN) for chat in ("1", "2", "3")] == [(204, "")] * 3
     assert (house.page(ANN), house.messages("1", ANN)) == (([], None), [])
+    assert house.again("1", ANN, turn) == 204
     assert (house.page(BOB), len(house.messages("2", BOB))) == (([("2", "Hello")], None), 2)
+    assert house.again("2", BOB, other) == 200
     assert house.delete("2", {}) == (401, "You are not signed in.")
     house.ask("1", "Mine now", BOB)
     assert house.page(BOB)[0] == [("1", "Mine now"), ("2", "Hello")]

@@ -16,6 +16,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from loopback import SECONDS, STEP, ask, message, parts, serving, text_part
+from usechat import AgentError
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
@@ -181,6 +182,17 @@ def test_nothing_that_a_client_says_comes_into_the_log_but_the_id_of_a_chat(capl
     named = f" chat={json.dumps(TAKEN)} "
     assert {line.replace(named, " chat=… ").count("forged") for line in lines} == {0}
     assert any(named in line for line in lines)
+
+
+def test_what_an_agent_says_of_an_error_cannot_look_like_another_line(caplog: pytest.LogCaptureFixture) -> None:
+    def quotes(chat: Chat) -> str:
+        raise AgentError(f"There is no city {chat.text}.")
+
+    with serving(create_app(quotes)) as url:
+        answer = ask(f"{url}/api/chat", FORGED + "x" * 10_000)
+    assert "There is no city x" in answer.text
+    (line,) = [record.getMessage() for record in caplog.records if "ended its turn" in record.getMessage()]
+    assert (line.isascii(), line.isprintable(), len(line) < 600) == (True, True, True)
 
 
 def in_a_path(chat: str) -> str:

@@ -143,6 +143,9 @@ class FarStore:
     async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
         await _far(partial(self._inner.stop, head, why, within))
 
+    async def forget(self, chat: str) -> None:
+        await _far(partial(self._inner.forget, chat))
+
     async def freed(self, head: TurnHead) -> None:
         await _far(partial(self._inner.freed, head))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 import os
 import signal
 import socket
@@ -50,10 +51,20 @@ def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
         asyncio.run(_try(settings.runs, f"The runs cannot be kept in {settings.runs_name}"))
     listener = _listen(settings)
     announce(_banner(settings, listener.getsockname()[1]))
+    if settings.log_format == "json":
+        logging.captureWarnings(capture=True)
     if settings.reload:
         _serve_and_reload(settings, listener)
     else:
         _serve(app, settings, listener)
+
+
+def _make_again(settings: ServeSettings) -> ASGIApp:
+    try:
+        return _make_app(settings)
+    except ServeError as error:
+        # A change may mend it, for which the supervisor waits.
+        sys.exit(str(error))
 
 
 def _serve(app: ASGIApp, settings: ServeSettings, listener: socket.socket) -> None:
@@ -64,7 +75,7 @@ def _serve(app: ASGIApp, settings: ServeSettings, listener: socket.socket) -> No
 
 
 def _serve_and_reload(settings: ServeSettings, listener: socket.socket) -> None:
-    config = _configure(partial(_make_app, settings), settings)
+    config = _configure(partial(_make_again, settings), settings)
     # uvicorn sets this itself only for an app that is given by its name.
     config.reload_dirs = [Path.cwd()]
     ChangeReload(config, target=Server(config).run, sockets=[listener]).run()
@@ -167,11 +178,12 @@ def _banner(settings: ServeSettings, port: int) -> str:
     if not _is_agent(load_target(settings)):
         return f"usechat serves {settings.target} at {url}\n"
     cors = "" if settings.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
+    proxies = f", and whoever comes by {', '.join(settings.allowed_hosts)}" if settings.allowed_hosts else ""
     kept = f"kept in {settings.history_name}" if settings.keeps_chats else "not kept: pages send all of their messages"
     runs = f"Runs are kept in {settings.runs_name}.\n" if settings.runs else ""
     return (
         f"usechat serves {settings.target} at {url}{settings.path}\n\n"
         f"{how_to_connect(f'{url}{settings.path}')}\n"
         f"Chats are {kept}.\n{runs}"
-        f"Nobody has to sign in, so only this computer can connect.\n{cors}"
+        f"Nobody has to sign in, so only this computer can connect{proxies}.\n{cors}"
     )

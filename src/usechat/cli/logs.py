@@ -16,10 +16,13 @@ _LOGGERS: Final = {**LOGGING_CONFIG["loggers"], "usechat": {"handlers": ["defaul
 
 def logging_config(form: LogFormat) -> dict[str, Any]:
     """The settings of the log, for `logging.config.dictConfig`."""
-    formatters = LOGGING_CONFIG["formatters"]
-    if form == "json":
-        formatters = {name: {"()": JsonFormatter} for name in formatters}
-    return {**LOGGING_CONFIG, "formatters": formatters, "loggers": _LOGGERS}
+    if form == "text":
+        return {**LOGGING_CONFIG, "loggers": _LOGGERS}
+    formatters = {name: {"()": JsonFormatter} for name in LOGGING_CONFIG["formatters"]}
+    # Everything that is logged, also by others, so that each line is JSON.
+    root = {"handlers": ["default"], "level": "WARNING"}
+    loggers = {name: {**logger, "propagate": False} for name, logger in _LOGGERS.items()}
+    return {**LOGGING_CONFIG, "formatters": formatters, "loggers": loggers, "root": root}
 
 
 class JsonFormatter(logging.Formatter):

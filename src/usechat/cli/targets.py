@@ -56,12 +56,14 @@ def _import(module: str) -> ModuleType:
             sentence = f"There is no module {module} in this directory or among the installed packages."
             raise ServeError(sentence) from None
         raise ServeError(_own_traceback(error)) from None
+    except (KeyboardInterrupt, SystemExit):
+        raise
     # What a module does when it is imported is its author's, and so is the error.
-    except Exception as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001
         raise ServeError(_own_traceback(error)) from None
 
 
-def _own_traceback(error: Exception) -> str:
+def _own_traceback(error: BaseException) -> str:
     """The traceback of a module's error, from the module on."""
     if isinstance(error, SyntaxError):
         # It says itself where it is.

@@ -103,7 +103,8 @@ def title_of(messages: Sequence[UIMessage]) -> str:
     texts = (part["text"] for part in messages[0].parts if part["type"] == "text") if messages else iter(())
     # More than is shown, since blanks go.
     words = " ".join(next(texts, "")[: 4 * _TITLE].split())
-    return "".join(filter(str.isprintable, words))[:_TITLE].rstrip()
+    # What joins the parts of an emoji is not printable, and belongs to them.
+    return "".join(char for char in words if char.isprintable() or char == "\u200d")[:_TITLE].rstrip()
 
 
 def place_of(updated: float, number: int) -> str:

@@ -3,10 +3,14 @@
 import codecs
 from typing import Final, NamedTuple
 
-__all__ = ["LONGEST_NUMBER", "MOST_EXTREMES", "JsonScan", "scan_json"]
+__all__ = ["LONGEST_NUMBER", "LONG_NUMBER", "MOST_EXTREMES", "MOST_LONG", "JsonScan", "scan_json"]
 
 LONGEST_NUMBER: Final = 400
 """How many digits a number may have: no float needs more, and longer whole numbers cost the square of their length."""
+
+LONG_NUMBER: Final = 20
+MOST_LONG: Final = 10_000
+"""How many times so many digits in a row there may be: a float of more digits than it can hold takes 3 µs to read."""
 
 MOST_EXTREMES: Final = 1_000
 """How many numbers may have an exponent of three digits: those at the ends of a float's range cost 10 µs each."""
@@ -31,12 +35,16 @@ _EXTREMES: Final = (_DIGIT + _EXPONENT + _OTHER + _DIGIT * 3, _DIGIT + _EXPONENT
 
 
 class JsonScan(NamedTuple):
-    """An empty list or object counts as two values; `escapes` are backslashes, `extremes` exponents of three digits."""
+    """An empty list or object counts as two values; `escapes` are backslashes, `extremes` exponents of three digits.
+
+    `long` is how many times there are so many digits in a row as a long number has.
+    """
 
     values: int
     escapes: int
     extremes: int
-    long_number: bool
+    long: int
+    too_long: bool
 
 
 def scan_json(text: bytes, most_values: int) -> JsonScan:
@@ -53,10 +61,10 @@ def scan_json(text: bytes, most_values: int) -> JsonScan:
     most_quotes = 4 * most_values
     between_quotes = letters.split(_QUOTE, most_quotes + 1)
     if len(between_quotes) > most_quotes + 1:
-        return JsonScan(most_values + 1, escapes, 0, long_number=False)
+        return JsonScan(most_values + 1, escapes, 0, 0, too_long=False)
     outside = b"".join(between_quotes[::2])
     values = 1 + outside.count(_COMMA) + outside.count(_OPEN)
     if values > most_values:
-        return JsonScan(values, escapes, 0, long_number=False)
+        return JsonScan(values, escapes, 0, 0, too_long=False)
     extremes = sum(map(outside.count, _EXTREMES)) if _EXPONENT in outside else 0
-    return JsonScan(values, escapes, extremes, _LONG in outside)
+    return JsonScan(values, escapes, extremes, outside.count(_DIGIT * LONG_NUMBER), _LONG in outside)

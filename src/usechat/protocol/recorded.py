@@ -118,7 +118,7 @@ class RecordedStream(StreamState):
         for part in filter(is_tool_call, message.parts):
             self._check_form(part)
         self._settle_warnings(message)
-        if self.phase != "failed" and self._posts_again(message):
+        if self._posts_again(message):
             problem = "The stream ends while all calls of the last step have results."
             raise remote_error("resubmits", self._last, problem)
 
@@ -294,8 +294,11 @@ class RecordedStream(StreamState):
         own = [call for call in here if not call.provider_executed]
         if self._reason == "interrupted" or not here:
             return False
-        if not own or any(call.state not in _ANSWERED for call in own):
-            return all(call.state == "done" for call in here) and not self._takes(_QUIET_AFTER_PROVIDERS)
+        if self.phase == "failed" or not own or any(call.state not in _ANSWERED for call in own):
+            # The first release looks at all calls but dynamic ones, and posts after an error, too.
+            static = [call for call in here if not call.dynamic]
+            posts = bool(static) and all(call.state == "done" for call in static)
+            return posts and not self._takes(_QUIET_AFTER_PROVIDERS)
         if any(call.state == "preliminary" for call in own):
             return not self._takes(_QUIET_AFTER_PRELIMINARY)
         return not (self._has_open_text(message) and self._takes(_QUIET_WITH_OPEN_TEXT))

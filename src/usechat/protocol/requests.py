@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from usechat.errors import RequestError
-from usechat.protocol.json_scan import LONGEST_NUMBER, MOST_EXTREMES, scan_json
+from usechat.protocol.json_scan import LONG_NUMBER, LONGEST_NUMBER, MOST_EXTREMES, MOST_LONG, scan_json
 from usechat.protocol.messages import IDENTIFIER, MESSAGE_ID, UIMessage, one_of, read_message, shape
 
 __all__ = ["ChatRequest", "Limits", "Trigger", "check_cost", "decode_json", "decode_request"]
@@ -33,7 +33,7 @@ class Limits(msgspec.Struct, frozen=True):
     parts: int = 1_000
     nesting: int = 64
     values: int = 50_000
-    escapes: int = 1_500_000
+    escapes: int = 1_000_000
 
 
 _LIMITS = Limits()
@@ -143,8 +143,10 @@ def _check_cost(text: bytes, path: str, limits: Limits) -> None:
         raise RequestError(
             f"{path} must not hold more than {MOST_EXTREMES:,} numbers with an exponent of three digits."
         )
-    if scan.long_number:
+    if scan.too_long:
         raise RequestError(f"{path} must not hold a number of more than {LONGEST_NUMBER} digits.")
+    if scan.long > MOST_LONG:
+        raise RequestError(f"{path} must not hold more than {MOST_LONG:,} times {LONG_NUMBER} digits in a row.")
 
 
 def _take_messages(fields: dict[str, Raw], limits: Limits) -> list[Raw]:

@@ -61,7 +61,7 @@ def create_app(
     stream: StreamLimits = _STREAM,
     cors: Collection[str] | str = (),
     cors_credentials: bool = False,
-    allowed_hosts: Sequence[str] | None = None,
+    allowed_hosts: Sequence[str] | str | None = None,
     grace: float | None = 10.0,
     lists_all: bool = False,
 ) -> Starlette:
@@ -117,8 +117,8 @@ def _open_history(history: HistoryStore | str | None) -> tuple[HistoryStore | Li
     return History(database), database
 
 
-def _middleware(origins: Collection[str], hosts: Sequence[str] | None, *, credentials: bool) -> list[Middleware]:
-    checks = [] if hosts is None else [host_check(hosts)]
+def _middleware(origins: Collection[str], hosts: Sequence[str] | str | None, *, credentials: bool) -> list[Middleware]:
+    checks = [] if hosts is None else [host_check((hosts,) if isinstance(hosts, str) else hosts)]
     return [*checks, cors_middleware(origins, credentials=credentials)] if origins else checks
 
 

@@ -93,8 +93,8 @@ class ChatHistory(Protocol):
         """
         ...
 
-    async def delete(self, chat_id: str, owner: str) -> None:
-        """Delete the chat, if it is the owner's.
+    async def delete(self, chat_id: str, owner: str) -> bool:
+        """Delete the chat, if it is not somebody else's, and tell whether it is not.
 
         Raises:
             RequestError: This server keeps no messages.
@@ -194,14 +194,15 @@ class ServerHistory:
         except ValueError as error:
             raise RequestError(str(error)) from error
 
-    async def delete(self, chat_id: str, owner: str) -> None:
+    async def delete(self, chat_id: str, owner: str) -> bool:
         try:
             await self._history.delete(chat_id, owner)
         except PermissionError:
             # As of a chat that is not there, so that nobody learns which ones there are.
-            return
+            return False
         if (pending := self._pending.get(chat_id)) is not None:
             pending.writing.cancel()
+        return True
 
     def writer(
         self, head: TurnHead, continues: UIMessage | None, *, client: ClientName, value_limit: int
@@ -280,7 +281,7 @@ class ClientHistory:
     async def chats(self, owner: str, after: str | None, limit: int) -> list[ChatEntry]:
         raise _keeps_none()
 
-    async def delete(self, chat_id: str, owner: str) -> None:
+    async def delete(self, chat_id: str, owner: str) -> bool:
         raise _keeps_none()
 
     def writer(

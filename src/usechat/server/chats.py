@@ -196,7 +196,8 @@ class Chats:
             RequestError: this server keeps no messages.
         """
         await self.stop(chat_id, user, None)
-        await self.history.delete(chat_id, user or "")
+        if await self.history.delete(chat_id, user or ""):
+            await self._store.forget(self._key(chat_id, user))
         if isinstance(self.agent, ForgetsChats):
             await self.agent.forget(chat_id, user)
 

@@ -34,6 +34,7 @@ __all__ = ["ChatEndpoint"]
 _BODY_DEADLINE: Final = 30.0
 _MOST_MESSAGES: Final = 10_000
 _PAGE: Final = 50
+_PRIVATE: Final = {"cache-control": "no-store"}
 _SETTINGS: Final = ChatSettings()
 _LIMITS: Final = Limits()
 _STREAM: Final = StreamLimits()
@@ -145,7 +146,7 @@ class ChatEndpoint:
         user = await self._user(request)
         chat_id, query = check_id(request.path_params["chat_id"]), request.query_params
         messages = await self.chats.messages(chat_id, user, query.get("before"), _limit(query.get("limit")))
-        return Response(b"[%b]" % b",".join(messages), media_type="application/json")
+        return Response(b"[%b]" % b",".join(messages), headers=_PRIVATE, media_type="application/json")
 
     async def _delete(self, request: Request) -> Response:
         self._check_origin(request)
@@ -164,11 +165,13 @@ class ChatEndpoint:
         ]
         # A page that is not full is the last one.
         rest = {"next": entries[-1].place} if len(entries) == limit else {}
-        return Response(msgspec.json.encode({"chats": chats, **rest}), media_type="application/json")
+        return Response(msgspec.json.encode({"chats": chats, **rest}), headers=_PRIVATE, media_type="application/json")
 
     def _check_origin(self, request: Request) -> None:
         if not origin_allowed(request, self._origins, any_site=True):
-            raise RequestError("Pages of another site may not do this.", status=403)
+            raise RequestError(
+                "Pages of another site may not do this; a proxy must pass the Host of its own pages on.", status=403
+            )
 
     async def _user(self, connection: HTTPConnection) -> str | None:
         if self._authenticate is None:
@@ -210,6 +213,6 @@ def _seen(request: Request) -> tuple[str, int]:
 def _limit(value: str | None) -> int | None:
     if value is None:
         return None
-    if not (value.isascii() and value.isdecimal() and 0 < int(value[:6]) <= _MOST_MESSAGES):
+    if not (value.isascii() and value.isdecimal() and len(value) <= 5 and 0 < int(value) <= _MOST_MESSAGES):
         raise RequestError(f"limit must be a number from 1 to {_MOST_MESSAGES:,}.")
     return int(value)

@@ -49,8 +49,10 @@ def host_check(hosts: Sequence[str] = LOOPBACK_HOSTS) -> Middleware:
     """Make the middleware that refuses other names of this server, as a page uses that rebinds its own name to it.
 
     Raises:
-        ValueError: A host is not one, or has a port.
+        ValueError: A host is not one, or has a port, or there is none.
     """
+    if not hosts:
+        raise ValueError("A server must go by one name at least.")
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host!r} is not a host such as chat.example, *.example or [::1], without a port.")

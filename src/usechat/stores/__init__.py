@@ -169,6 +169,10 @@ class TurnStore(Protocol):
         """
         ...
 
+    async def forget(self, chat: str) -> None:
+        """Drop the logs of the turns that have ended in the chat."""
+        ...
+
     async def freed(self, head: TurnHead) -> None:
         """Wait until the turn has left its chat."""
         ...

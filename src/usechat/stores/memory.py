@@ -79,6 +79,11 @@ class MemoryTurnStore:
                     await self._take_over(claim, why)
                     return
 
+    async def forget(self, chat: str) -> None:
+        for turn in [turn for turn, (head, _, _) in self._ended.items() if head.chat == chat]:
+            _, log, _ = self._ended.pop(turn)
+            self._ended_size -= log.size
+
     async def freed(self, head: TurnHead) -> None:
         while (claim := self._held(head)) is not None:
             await claim.moved()
