@@ -6,6 +6,7 @@ import typer
 from usechat.cli.check import check
 from usechat.cli.map import map_log
 from usechat.cli.serve import serve
+from usechat.cli.session_agent import session_agent
 
 __all__ = ["app"]
 
@@ -18,6 +19,7 @@ app = typer.Typer(
 app.command()(check)
 app.command("map")(map_log)
 app.command()(serve)
+app.command("session-agent")(session_agent)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001
