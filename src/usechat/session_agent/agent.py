@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import re
 import signal
-import socket as sockets
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -104,27 +103,31 @@ class SessionAgent:
         Raises:
             OSError: the port cannot be listened on.
         """
-        with sockets.create_server(("127.0.0.1", port), backlog=2048) as listener:
-            self.port = listener.getsockname()[1]
-            self._server = await serve(
-                self._serve,
-                sock=listener,
-                create_connection=Connection,
-                process_request=self._admit,
-                compression=None,
-                max_size=_MESSAGE_SIZE,
-                write_limit=_UNSENT,
-                # The real one sends no pings, and does not mind a client that is slow to read.
-                ping_interval=None,
-                close_timeout=1,
-            )
-            try:
-                yield self
-            finally:
-                for session in self._sessions.values():
-                    await session.aclose()
-                self._server.close()
-                await self._server.wait_closed()
+        self._server = await serve(
+            self._serve,
+            "127.0.0.1",
+            port,
+            backlog=2048,
+            create_connection=Connection,
+            process_request=self._admit,
+            compression=None,
+            max_size=_MESSAGE_SIZE,
+            write_limit=_UNSENT,
+            # The real one sends no pings, and does not mind a client that is slow to read.
+            ping_interval=None,
+            close_timeout=1,
+        )
+        [listener] = self._server.sockets
+        self.port = listener.getsockname()[1]
+        try:
+            yield self
+        finally:
+            for session in self._sessions.values():
+                await session.aclose()
+            for socket in self.sockets:
+                socket.abort_if_stalled()
+            self._server.close()
+            await self._server.wait_closed()
 
     async def run(self, port: int, announce: Callable[[str], None]) -> None:
         """Serve until a signal comes, and say where.
@@ -187,18 +190,19 @@ class SessionAgent:
         with suppress(ConnectionClosed):
             async for raw in connection:
                 try:
-                    message = msgspec.json.decode(raw, type=dict[str, Any])
-                except msgspec.ValidationError:
-                    continue
+                    message: Any = msgspec.json.decode(raw)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     socket.send({"type": "error", "message": "Invalid JSON"})
                     continue
-                self._received.append(Received(socket.session, socket.user.id, message))
+                if not isinstance(message, dict):
+                    continue
+                said = cast(Frame, message)
+                self._received.append(Received(socket.session, socket.user.id, said))
                 self._changed()
-                if message.get("type") == "ping":
+                if said.get("type") == "ping":
                     socket.pong()
                 elif not socket.stalled:
-                    yield message
+                    yield said
 
     def _changed(self) -> None:
         for waiting in tuple(self._waiting):

@@ -154,6 +154,11 @@ class Socket:
         self.stalled = True
         self._connection.transport.abort()
 
+    def abort_if_stalled(self) -> None:
+        """Cut a connection that would be slow to close."""
+        if self.stalled:
+            self.abort()
+
     async def aclose(self) -> None:
         """End what the socket does by itself; its connection is closed already."""
         if self._task is not None:
