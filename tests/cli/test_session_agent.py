@@ -2,6 +2,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -86,6 +87,9 @@ def test_options_that_cannot_be_used_are_told_in_one_sentence(tmp_path: Path) ->
         "no-such-file cannot be read: No such file or directory."
     )
     assert refused("--script", str(tmp_path / "binary")).endswith("binary is not text.")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert refused("--port", port) == f"The session agent cannot listen at port {port}: Address already in use."
     assert refused("--fault", "melt").startswith("The fault 'melt' must be one of drop, close,")
 
 

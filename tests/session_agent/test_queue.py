@@ -19,14 +19,14 @@ def next_one(remaining: int) -> list[str]:
     return ["turn_complete", f"status promptDequeued=True remaining={remaining}", "idle"]
 
 
-async def hang(agent: SessionAgent, client: Client) -> None:
+async def hang(client: Client) -> None:
     await client.prompt("hang")
     await client.until("+ I wait")
 
 
 async def test_prompts_are_answered_one_after_the_other_in_the_order_in_which_they_came() -> None:
     async with SessionAgent().serving() as agent, joined(agent) as client:
-        await hang(agent, client)
+        await hang(client)
         await client.prompt("empty", queueMode="followup")
         await client.prompt("silent")
         assert await client.briefs("status promptQueued=True queuePosition=2") == [
@@ -65,7 +65,7 @@ async def test_two_users_at_once_see_the_same_frames_and_only_their_own_name_on_
 
 async def test_an_abort_ends_the_turn_without_a_finish_and_deletes_what_is_queued() -> None:
     async with SessionAgent().serving() as agent, joined(agent) as client, joined(agent, "bo") as other:
-        await hang(agent, client)
+        await hang(client)
         await client.prompt("one")
         await client.prompt("two", channelType="slack", channelId="C1")
         await client.until("status promptQueued=True queuePosition=2")
@@ -113,7 +113,7 @@ async def test_an_abort_withdraws_the_question_that_is_open() -> None:
 
 async def test_a_prompt_that_steers_aborts_the_turn_and_comes_next() -> None:
     async with SessionAgent().serving() as agent, joined(agent) as client:
-        await hang(agent, client)
+        await hang(client)
         await client.prompt("never said")
         await client.until("status promptQueued=True queuePosition=1")
         await client.prompt("empty", queueMode="steer")
@@ -129,7 +129,7 @@ async def test_a_prompt_that_steers_aborts_the_turn_and_comes_next() -> None:
 async def test_a_prompt_that_steers_in_a_channel_leaves_the_others_alone() -> None:
     slack = {"channelType": "slack", "channelId": "C1"}
     async with SessionAgent().serving() as agent, joined(agent) as client:
-        await hang(agent, client)
+        await hang(client)
         await client.prompt("deleted", **slack)
         await client.prompt("empty")
         await client.prompt("silent", queueMode="steer", **slack)
@@ -185,13 +185,19 @@ async def test_a_hibernated_session_wakes_for_a_prompt() -> None:
 
 async def test_a_terminated_session_ends_at_once_and_takes_no_prompts() -> None:
     async with SessionAgent().serving() as agent, joined(agent) as client:
+        await hang(client)
         await client.prompt("terminate")
         await client.prompt("never said")
+        await client.until("status promptQueued=True queuePosition=2")
+        agent.session("s1").release()
         assert (await client.briefs("status status=terminated sandboxRunning=False"))[-2:] == [
             *["+ all", "status status=terminated sandboxRunning=False"]
         ]
         await client.prompt("more")
         assert await client.briefs("error Session has been terminated") == ["error Session has been terminated"]
+        async with joined(agent) as later:
+            init = later.heard[0]
+            assert (init["session"]["status"], init["data"]["promptsQueued"]) == ("terminated", 0)
 
 
 async def test_a_revert_removes_a_message_and_all_after_it() -> None:
@@ -209,7 +215,7 @@ async def test_a_turn_goes_on_when_everybody_has_left() -> None:
     async with SessionAgent().serving() as agent:
         before = asyncio.all_tasks()
         async with joined(agent) as client:
-            await hang(agent, client)
+            await hang(client)
         agent.session("s1").release()
         await nothing_left(agent, before)
         async with joined(agent) as later:

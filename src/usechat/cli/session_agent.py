@@ -58,7 +58,7 @@ def session_agent(
     try:
         asyncio.run(agent.run(port, typer.echo))
     except OSError as error:
-        _refuse(f"The session agent cannot listen at port {port}: {error.strerror}.")
+        _refuse(f"The session agent cannot listen at port {port}: {os.strerror(error.errno or 0)}.")
 
 
 def _refuse(sentence: str) -> NoReturn:

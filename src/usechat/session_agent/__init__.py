@@ -1,6 +1,6 @@
 """A SessionAgent of Agent Ops for development: the contract of its client socket, scripted by what is prompted.
 
-It shares no code with the gateway, so that the two are two readings of one contract.
+It shares no code with what is tested against it, so that the two are two readings of one contract.
 """
 
 from usechat.session_agent.agent import Received, SessionAgent

@@ -29,7 +29,7 @@ _PATH: Final = re.compile(r"/api/sessions/([^/]+)/ws")
 # The attachments of one prompt, in JSON.
 _MESSAGE_SIZE: Final = 64 * 1024 * 1024
 _UNSENT: Final = 1024 * 1024
-_REMEMBERED: Final = 10_000
+_REMEMBERED: Final = 2_000
 
 
 class Received(NamedTuple):

@@ -208,13 +208,9 @@ class Session:
         self.state.busy = False
         if self._closed:
             return
-        turn.close()
         if task.cancelled():
             turn.completes = True
             turn.aborted()
-        elif (error := task.exception()) is not None:
-            asyncio.get_running_loop().call_exception_handler({"message": "A turn failed", "exception": error})
-            turn.fail("The session agent failed.")
         if turn.leaves == "terminated":
             self.state.queue.clear()
             self._become("terminated", sandboxRunning=False)

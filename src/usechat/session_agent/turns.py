@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 from usechat.ids import new_id
 from usechat.session_agent.frames import DEFAULT_CHANNEL, Frame, audit_entry, present, unix_time
-from usechat.session_agent.state import Prompt, Question, SessionState, Vocabulary
+from usechat.session_agent.state import Prompt, SessionState, Vocabulary
 
 __all__ = ["Turn"]
 
@@ -32,7 +32,6 @@ class Turn:
         self._message: Frame | None = None
         self._said = ""
         self._unfinished = ""
-        self._question: Question | None = None
 
     def status(self, status: str, detail: str | None = None) -> None:
         self._status = status
@@ -113,18 +112,18 @@ class Turn:
 
     async def ask(self, text: str, options: list[str]) -> str | None:
         """Ask the users, and give the first answer; None if it does not come in time."""
-        self._question = self.session.ask(text, options, self.prompt.channel)
+        question = self.session.ask(text, options, self.prompt.channel)
         if self.prompt.author is not None:
             toast = {"title": "Agent question", "description": f"Agent question: {text}", "variant": "warning"}
             self.session.tell(self.prompt.author, {"type": "toast", **toast})
         try:
             async with asyncio.timeout(self.session.settings.question_seconds):
-                return await self._question.answer
+                return await question.answer
         except TimeoutError:
-            self.session.broadcast({"type": "status", "data": {"questionExpired": self._question.id}})
+            self.session.broadcast({"type": "status", "data": {"questionExpired": question.id}})
             return None
         finally:
-            self.close()
+            self.session.questions.pop(question.id, None)
 
     def begin_again(self) -> None:
         """Leave the message as it is, and say what follows in a new one."""
@@ -136,11 +135,6 @@ class Turn:
         """Wait for the pace of the agent, and for sockets that are slow."""
         await asyncio.sleep(self.session.settings.pace if seconds is None else seconds)
         await self.session.room()
-
-    def close(self) -> None:
-        """Nobody waits for an answer any more."""
-        if self._question is not None:
-            self.session.questions.pop(self._question.id, None)
 
     def aborted(self) -> None:
         """The runner confirms that the turn was aborted; its message never gets a finish part."""
