@@ -6,6 +6,7 @@ import typer
 from usechat.cli.check import check
 from usechat.cli.map import map_log
 from usechat.cli.serve import serve
+from usechat.cli.session_agent import session_agent
 from usechat.cli.sessions import sessions
 
 __all__ = ["app"]
@@ -20,6 +21,7 @@ app.command()(check)
 app.command("map")(map_log)
 app.command()(serve)
 app.add_typer(sessions, name="sessions")
+app.command("session-agent")(session_agent)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001

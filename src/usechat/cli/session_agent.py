@@ -1,0 +1,66 @@
+"""`usechat session-agent`: something for the gateway to talk to."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+__all__ = ["session_agent"]
+
+
+def session_agent(
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8787,
+    script: Annotated[
+        str, typer.Option(metavar="FILE", help="Frames to play, a JSON object a line, in place of scripted prompts.")
+    ] = "",
+    token: Annotated[str, typer.Option(help="The only bearer token that may connect; without it any may.")] = "",
+    vocabulary: Annotated[
+        Literal["client", "v2", "both"], typer.Option(help="The frames of a turn: those of clients, V2, or both.")
+    ] = "client",
+    pace: Annotated[float, typer.Option(min=0, help="Seconds after each delta and tool update.")] = 0.03,
+    question_seconds: Annotated[float, typer.Option(min=0, help="Seconds until a question expires.")] = 300.0,
+    collect_seconds: Annotated[float, typer.Option(min=0, help="Seconds for which prompts are collected.")] = 3.0,
+    init_bytes: Annotated[int, typer.Option(min=0, help="The least size of init.")] = 0,
+    fault: Annotated[
+        list[str],
+        typer.Option(help="What goes wrong with each socket, as name:frames, such as drop:20; repeat it for more."),
+    ] = [],  # noqa: B006
+) -> None:
+    """Be a SessionAgent of Agent Ops, for development: it does what prompts and options say, and asks no model."""
+    try:
+        from usechat.session_agent import Script, SessionAgent, SessionSettings, read_fault, read_script
+    except ModuleNotFoundError as error:
+        _refuse(f"usechat session-agent needs {error.name}. Install it with: pip install 'usechat[server]'")
+    settings = SessionSettings(
+        pace=pace,
+        question_seconds=question_seconds,
+        collect_seconds=collect_seconds,
+        init_bytes=init_bytes,
+        vocabulary=vocabulary,
+    )
+    try:
+        agent = SessionAgent(
+            settings,
+            token=token,
+            script=read_script(Path(script).read_text(encoding="utf-8")) if script else Script(),
+            faults=[read_fault(text) for text in fault],
+            die=lambda: os._exit(1),
+        )
+    except OSError as error:
+        _refuse(f"{script} cannot be read: {error.strerror}.")
+    except UnicodeDecodeError:
+        _refuse(f"{script} is not text.")
+    except ValueError as error:
+        _refuse(str(error))
+    try:
+        asyncio.run(agent.run(port, typer.echo))
+    except OSError as error:
+        _refuse(f"The session agent cannot listen at port {port}: {os.strerror(error.errno or 0)}.")
+
+
+def _refuse(sentence: str) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(2)
