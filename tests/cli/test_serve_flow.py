@@ -85,7 +85,7 @@ async def ask(context, value):
     if context.resume_message is None:
         # Without concurrency the other node would never begin.
         await begun.wait()
-        context.emit({"type": "agent:thinking", "content": "Hm"})
+        context.emit({"type": "agent:thinking", "content": "Let me see, then."})
         context.emit({"type": "agent:text", "content": value["message"] + "?"})
         await asyncio.Event().wait()
     context.emit({"type": "agent:text", "content": f"So {value['message']} and {context.resume_message}."})
@@ -113,7 +113,7 @@ def test_a_chat_goes_on_with_its_run_after_the_server_was_started_again(folder: 
     with running(command, folder) as process:
         url = process.first_line().split()[-1]
         with post(url, "u1", "one") as response:
-            assert "Hm" not in read_until(response.iter_lines(), "one?")
+            assert "Let me see, then." not in read_until(response.iter_lines(), "one?")
             process.send(how)
             assert process.wait()[0] == (-how if how == signal.SIGKILL else 0), process.errors()
     # A server that was not killed has closed the database.
