@@ -25,6 +25,7 @@ from usechat.sources.agent_ops_meanings import (
     Prompted,
     Question,
     Queued,
+    RunnerBusy,
     RunnerLost,
     SessionOver,
     TurnUpdate,
@@ -200,6 +201,8 @@ def _audit(frame: Frame) -> Meaning:
             return Cleared(None if channel is None else channel[1], "abort")
         case "prompt.dispatch_failed":
             return RunnerLost()
+        case "prompt.queued" if "runner busy" in _or_empty(entry, "summary"):
+            return RunnerBusy()
         case _:
             return _NOTHING
 

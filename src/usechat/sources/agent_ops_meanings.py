@@ -24,6 +24,7 @@ __all__ = [
     "Prompted",
     "Question",
     "Queued",
+    "RunnerBusy",
     "RunnerLost",
     "SessionOver",
     "TurnUpdate",
@@ -127,6 +128,10 @@ class Queued(Struct, frozen=True):
     position: int
 
 
+class RunnerBusy(Struct, frozen=True):
+    """A prompt has to wait, since another one runs."""
+
+
 class Dequeued(Struct, frozen=True):
     """The first of those that wait runs now; so many still wait, None if that is not told."""
 
@@ -179,6 +184,7 @@ Meaning: TypeAlias = (
     | Aborted
     | RunnerLost
     | ModelSwitched
+    | RunnerBusy
     | Queued
     | Dequeued
     | Cleared

@@ -23,6 +23,7 @@ from usechat.sources.agent_ops_meanings import (
     Prompted,
     Question,
     Queued,
+    RunnerBusy,
     RunnerLost,
     SessionOver,
     TurnUpdate,
@@ -85,8 +86,9 @@ class PromptTracker:
         self._channel = channel
         self._claimed: set[str] = set() if claimed is None else claimed
         self._sent = text is None
-        self._collected = False
-        self._last_echo: str = ""
+        # Our prompt and those that are collected after it, to be echoed again as one.
+        self._collected: list[Prompted] = []
+        self._last_echo = Prompted("", "", "")
         self._queue = SessionQueue(channel, undecided=None if text is not None else OURS)
         self._turn = _Turn()
 
@@ -136,8 +138,8 @@ class PromptTracker:
             case Prompted():
                 self._prompted(meaning, channel_of(frame) or DEFAULT_CHANNEL)
             case Collecting():
-                self._collected = self._queue.collect() or self._collected
-            case Opened() | Queued() | Dequeued():
+                self._collect(self._queue.collect())
+            case Opened() | RunnerBusy() | Queued() | Dequeued():
                 self._move_queue(meaning)
             case Cleared() if self._text is not None:
                 if self._queue.clear(meaning.channel):
@@ -157,32 +159,39 @@ class PromptTracker:
         return None
 
     def _prompted(self, prompt: Prompted, channel: str) -> None:
-        if prompt.id and prompt.id == self._last_echo:
+        if prompt.id and prompt.id == self._last_echo.id:
             # The frame came twice.
             return
-        ours = self._is_ours(prompt, channel)
-        if ours:
-            self._collected = False
+        self._last_echo = prompt
+        if self._queue.echo(channel):
+            self._turn = _Turn()
+        if self._is_ours(prompt, channel):
             self.echo_id = prompt.id
             self._claimed.add(prompt.id)
-        self._last_echo = prompt.id
-        if self._queue.echo(OURS if ours else channel):
-            self._turn = _Turn()
+            self._queue.claim()
 
     def _is_ours(self, prompt: Prompted, channel: str) -> bool:
-        if self._text is None or not self._sent or channel != self._channel:
+        if self._text is None or not self._sent or channel != self._channel or self._queue.has_ours:
             return False
         if self._collected:
-            # What was collected is echoed again, as one prompt of whoever sent the last of it.
-            return prompt.text == self._text or self._text in prompt.text.split(_SEPARATOR)
+            # What was collected is echoed again as one prompt, by whoever sent the last of it.
+            together = _SEPARATOR.join(piece.text for piece in self._collected)
+            whole = prompt.text == together or prompt.text.endswith(_SEPARATOR + together)
+            return whole and prompt.author == self._collected[-1].author
         if self.echo_id or prompt.id in self._claimed or prompt.text != self._text:
             return False
-        return self._user_id is None or prompt.author == self._user_id
+        return self._user_id in (None, prompt.author)
 
-    def _move_queue(self, meaning: Opened | Queued | Dequeued) -> None:
+    def _collect(self, prompt: str | None) -> None:
+        if prompt == OURS or (self._collected and prompt == self._channel):
+            self._collected.append(self._last_echo)
+
+    def _move_queue(self, meaning: Opened | RunnerBusy | Queued | Dequeued) -> None:
         match meaning:
             case Opened():
                 self._queue.open(meaning.queued, busy=meaning.busy)
+            case RunnerBusy():
+                self._queue.be_busy()
             case Queued():
                 self._queue.wait(meaning.position)
             case Dequeued() if not self.running:
@@ -199,8 +208,8 @@ class PromptTracker:
 
     def _over(self, meaning: Completed | Aborted, frame: Frame) -> Frame | None:
         sure = isinstance(meaning, Aborted) or meaning.sure
-        if self._text is None and sure and self._queue.running is None:
-            self._queue.start()
+        if sure:
+            self._queue.settle()
         if not self.running:
             self._queue.complete()
             return None
