@@ -1,4 +1,4 @@
-"""The mapper of Agent Ops: the RFC's table of unit tests, as the system's own code corrects it, and what it leaves out."""
+"""The mapper of Agent Ops: the RFC's unit tests, as the system's own code corrects them, and what they leave out."""
 
 import tracemalloc
 from itertools import count
@@ -54,7 +54,8 @@ def tool(status: str, call: str = "c-1", **fields: Any) -> Frame:
 
 
 def updated(*parts: Any, content: str = "", turn: str = "t-1") -> Frame:
-    return {"type": "message.updated", "data": {"id": turn, "role": "assistant", "content": content, "parts": parts}}
+    data = {"id": turn, "role": "assistant", "content": content, "parts": [*parts]}
+    return {"type": "message.updated", "data": data}
 
 
 def part(status: str, call: str = "c-1", **fields: Any) -> Frame:

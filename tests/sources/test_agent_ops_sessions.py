@@ -34,7 +34,7 @@ class Story:
             self.read_some: 25,
         }
         self.mischief = False
-        # What the system asks waits without a word, so that its place is not known when others come back or are dropped.
+        # What the system asks waits without a word: its place is not known when others come back or are dropped.
         if self.draw.random() < 0.4:
             actions[self.model.system_prompt] = 3
         else:

@@ -88,7 +88,7 @@ class PromptTracker:
         self._sent = text is None
         # Our prompt and those that are collected after it, to be echoed again as one.
         self._collected: list[Prompted] = []
-        self._last_echo = Prompted("", "", "")
+        self._last_echo: Prompted = Prompted("", "", "")
         self._queue = SessionQueue(channel, undecided=None if text is not None else OURS)
         self._turn = _Turn()
 
