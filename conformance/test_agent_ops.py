@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from agreement import FEW, agree
 from goldens import Case, cases, mapped
 from judge import Judge
 from promises import PROMISES
 from session_frames import SPOILT_LOGS
-from test_open_harness import FEW, agree
 from usechat.protocol.clients import ClientName
 
 
