@@ -1,6 +1,7 @@
 """What the guides tell somebody to do works as they tell it."""
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -55,3 +56,15 @@ def test_the_apps_of_the_open_harness_guide_are_apps(tmp_path: Path) -> None:
         (tmp_path / "app.py").write_text(f"{app}\nprint([route.path for route in app.routes])\n", encoding="utf-8")
         printed = subprocess.run([sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
         assert "'/api/chat'" in printed.stdout
+
+
+def test_the_program_of_the_agent_ops_guide_maps_the_turn_of_its_prompt(tmp_path: Path) -> None:
+    guide = (GUIDES / "agent-ops.md").read_text(encoding="utf-8")
+    [program] = [block for language, block in BLOCK.findall(guide) if language == "python"]
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    chunks_of = runpy.run_path(str(tmp_path / "program.py"))["chunks_of"]
+    echo = {"id": "m-1", "role": "user", "content": "Hello", "authorId": "u-1"}
+    assert chunks_of({"type": "message", "data": echo}) == []
+    assert [chunk.data for chunk in chunks_of({"type": "agentStatus", "status": "thinking"})[1:]] == [
+        {"status": "thinking"}
+    ]

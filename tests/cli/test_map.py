@@ -98,10 +98,12 @@ def test_events_that_could_not_be_used_are_counted_on_stderr() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["openharness", "-"], "There is no source 'openharness': the sources are open-harness."),
+        (["openharness", "-"], "There is no source 'openharness': the sources are open-harness, agent-ops."),
         (["open-harness", "no-such-file"], "no-such-file cannot be read: No such file or directory."),
         (["open-harness", "-", "--option", "thoughts=true"], "There is no option 'thoughts': the options are send_"),
         (["open-harness", "-", "--option", "sendReasoning=1"], "The option sendReasoning is true or false, not 1."),
+        (["open-harness", "-", "--option", "sendReasoning=no"], "The option sendReasoning is true or false, not 'no'."),
+        (["agent-ops", "-", "--option", "forward=chunk"], "'chunk' cannot be forwarded: what can is audit_log,"),
         (
             ["open-harness", "-", "--option", "sendReasoning"],
             "The option 'sendReasoning' must have the form name=true or name=false.",
@@ -112,6 +114,31 @@ def test_wrong_usage_gives_exit_2_and_one_sentence(arguments: list[str], sentenc
     code, out, err = usechat_map(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(sentence)
+
+
+AGENT_OPS = {case.name: case for case in cases("agent-ops")}
+
+
+@pytest.mark.parametrize("name", ["ws_02_tools", "v2_06_question", "forwarded"])
+def test_a_log_of_agent_ops_is_mapped_in_both_forms(name: str) -> None:
+    case = AGENT_OPS[name]
+    code, out, _ = usechat_map("agent-ops", str(case.log), "--output", "chunks", *chosen(case))
+    assert (code, out) == (0, case.chunks.read_text("utf-8"))
+
+
+def test_the_channel_of_an_agent_ops_log_is_an_option() -> None:
+    log = AGENT_OPS["v2_01_simple_text"].log.read_bytes().replace(b'"web"', b'"slack"').replace(b'"default"', b'"C1"')
+    _, out, _ = usechat_map("agent-ops", "-", "--output", "message", stdin=log)
+    assert json.loads(out)["parts"] == [
+        {"type": "data-agent-status", "id": "agent-status", "data": {"status": "streaming"}}
+    ]
+    _, out, _ = usechat_map("agent-ops", "-", "--output", "message", "--option", "channel=slack:C1", stdin=log)
+    assert json.loads(out)["parts"][-1]["text"] == "Hello."
+
+
+def test_frames_that_nobody_knows_are_counted_on_stderr() -> None:
+    code, _, err = usechat_map("agent-ops", str(AGENT_OPS["v2_90_noise"].log))
+    assert (code, err) == (0, "not used, 1 event: Agent Ops has no frame of the type 'totally-new'.\n")
 
 
 def begun() -> "subprocess.Popen[bytes]":

@@ -1,0 +1,50 @@
+"""Streams of a source's mapper, and what the real clients make of them."""
+
+from typing import Any, Final
+
+from hypothesis import HealthCheck, settings
+
+from judge import Judge
+from promises import promised
+from same_json import as_json, strict
+from soak import draws
+from usechat.protocol.chunks import Chunk, Error
+from usechat.protocol.clients import ClientName
+from usechat.protocol.reader import MessageReader
+
+__all__ = ["FEW", "agree"]
+
+# The judge is a fixture of the whole session.
+FEW: Final = settings(
+    max_examples=draws(30), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def _message_of(chunks: list[Chunk]) -> dict[str, Any]:
+    reader = MessageReader()
+    for chunk in chunks:
+        reader.apply(chunk)
+    return as_json(reader.message)
+
+
+def _in_common(message: dict[str, Any]) -> Any:
+    """The message without what only the newest clients keep."""
+    parts = [{name: value for name, value in part.items() if name != "rawInput"} for part in message["parts"]]
+    for part in parts:
+        if part["type"] == "reasoning":
+            part.pop("id", None)
+    return strict({**message, "parts": parts})
+
+
+def agree(judge: Judge, chunks: list[Chunk], client: ClientName = "portable") -> None:
+    """Check that every promised client has our message and our end, and no page posts again."""
+    clients = promised(client, chunks)
+    results = judge.read(chunks, clients)
+    last = chunks[-1]
+    error = {"name": "Error", "message": last.error_text} if isinstance(last, Error) else None
+    expected = _in_common(_message_of(chunks))
+    for name in clients:
+        assert (results[name]["status"], results[name]["error"]) == ("error" if error else "ready", error), name
+        assert _in_common(results[name]["accumulated"]) == expected, name
+        assert error or results[name]["valid"] in (True, None) or expected["parts"] == [], name
+    assert error or judge.posts(chunks, clients) == dict.fromkeys(clients, 1)

@@ -1,0 +1,319 @@
+"""Agent Ops: what each frame says, in either vocabulary: the V2 frames, and those that a client's socket receives."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias, cast
+
+from usechat.errors import MappingError
+from usechat.sources.agent_ops_meanings import (
+    Aborted,
+    AgentStatus,
+    Answered,
+    Begun,
+    CallUpdate,
+    Cleared,
+    Collecting,
+    Completed,
+    Delta,
+    Dequeued,
+    Ending,
+    Failed,
+    Meaning,
+    ModelSwitched,
+    Nothing,
+    Opened,
+    Prompted,
+    Question,
+    Queued,
+    RunnerBusy,
+    RunnerLost,
+    SessionOver,
+    TurnUpdate,
+)
+
+__all__ = ["DEFAULT_CHANNEL", "PASSED_OVER", "Frame", "channel_of", "read_frame"]
+
+Frame: TypeAlias = dict[str, Any]
+
+DEFAULT_CHANNEL: Final = "web:default"
+PASSED_OVER: Final = frozenset(
+    {
+        *("audit_log", "child-session", "command-result", "diff", "files-changed", "git-state", "messages.removed"),
+        *("models", "pr-created", "review-result", "status", "title", "toast", "user.joined", "user.left"),
+        *("integration-auth-required", "queue.state", "queue.withdrawn", "thread.created", "thread.updated"),
+    }
+)
+"""The frames of which a chat shows nothing, or not all, and which can be asked for by name."""
+
+_OVER: Final = {"terminated": "The session was terminated.", "error": "The session failed."}
+_OF_CHANNEL: Final = re.compile(r"\(channel: (.+)\)$", re.DOTALL)
+_CALL_STATES: Final = ("pending", "running", "completed", "error")
+
+
+_NOTHING: Final = Nothing()
+
+
+def read_frame(frame: Frame) -> Meaning:
+    """What a frame says.
+
+    Raises:
+        MappingError: it has no type that Agent Ops has, or lacks what every frame of its type has.
+    """
+    try:
+        read = _READERS[frame["type"]]
+    except (KeyError, TypeError):
+        raise _unknown(frame) from None
+    return read(frame)
+
+
+def channel_of(frame: Frame) -> str | None:
+    """The channel that a frame names, as `type:id`."""
+    for holder in (frame, _record_or_empty(frame, "data")):
+        kind, name = _or_empty(holder, "channelType"), _or_empty(holder, "channelId")
+        if kind and name:
+            return f"{kind}:{name}"
+    return None
+
+
+def _chunk(frame: Frame) -> Meaning:
+    return Delta(frame["messageId"] if _has_text(frame, "messageId") else None, _text(frame, "content"), "chunk")
+
+
+def _text_delta(frame: Frame) -> Meaning:
+    return Delta(_text(frame, "turnId"), _text(frame, "delta"), "text-delta")
+
+
+def _create(frame: Frame) -> Meaning:
+    return Begun(_id(frame, "turnId"))
+
+
+def _tool_update(frame: Frame) -> Meaning:
+    turn, call = _text(frame, "turnId"), _call(frame)
+    if call is None:
+        raise _unusable(frame, next((name for name in ("callId", "toolName") if not _or_empty(frame, name)), "status"))
+    return TurnUpdate(turn, (call,))
+
+
+def _finalize(frame: Frame) -> Meaning:
+    # A failure before any output names no turn.
+    turn = None if frame.get("turnId") is None else _text(frame, "turnId")
+    ending = Ending(_or_empty(frame, "reason"), _or_empty(frame, "finalText"), _or_empty(frame, "error"))
+    return TurnUpdate(turn, (), ending)
+
+
+def _message(frame: Frame) -> Meaning:
+    data = _record(frame, "data")
+    role, parts = data.get("role"), data.get("parts")
+    if role == "user":
+        return Prompted(_or_empty(data, "id"), _or_empty(data, "content"), _or_empty(data, "authorId"))
+    # What is forwarded from another session has content, or parts that are no list.
+    if role == "assistant" and not data.get("content") and (parts is None or isinstance(parts, list)):
+        return Begun(_id(frame, "id", data))
+    return _NOTHING
+
+
+def _updated(frame: Frame) -> Meaning:
+    data = _record(frame, "data")
+    parts = data.get("parts")
+    if data.get("role") != "assistant" or not isinstance(parts, list):
+        return _NOTHING
+    records = _records(cast("list[object]", parts))
+    calls = tuple(call for part in records if part.get("type") == "tool-call" and (call := _call(part)) is not None)
+    return TurnUpdate(_id(frame, "id", data), calls, _ending(data, records))
+
+
+def _ending(data: Frame, parts: Iterable[Frame]) -> Ending | None:
+    finish: Frame | None = None
+    text, error = "", ""
+    for part in parts:
+        match part.get("type"):
+            case "finish":
+                finish = part
+            case "error":
+                error = _or_empty(part, "message")
+            case "text":
+                text = _or_empty(part, "text")
+            case _:
+                pass
+    return None if finish is None else Ending(_or_empty(finish, "reason"), _or_empty(data, "content") or text, error)
+
+
+def _call(record: Frame) -> CallUpdate | None:
+    call_id, name, status = (_or_empty(record, field) for field in ("callId", "toolName", "status"))
+    if not call_id or not name or status not in _CALL_STATES:
+        return None
+    return CallUpdate(call_id, name, status, record.get("args"), record.get("result"), _or_empty(record, "error"))
+
+
+def _agent_status(frame: Frame) -> Meaning:
+    return AgentStatus(_text(frame, "status"), _or_empty(frame, "detail"))
+
+
+def _question(frame: Frame) -> Meaning:
+    options, expires = frame.get("options"), frame.get("expiresAt")
+    data: dict[str, Any] = {"text": _or_empty(frame, "text")}
+    if isinstance(options, list):
+        data["options"] = options
+    if isinstance(expires, int | float):
+        data["expiresAt"] = expires
+    return Question(_id(frame, "questionId"), data)
+
+
+def _interactive_prompt(frame: Frame) -> Meaning:
+    prompt = _record(frame, "prompt")
+    actions, expires = prompt.get("actions"), prompt.get("expiresAt")
+    texts = (_or_empty(prompt, "title"), _or_empty(prompt, "body"))
+    data: dict[str, Any] = {"text": "\n".join(text for text in texts if text)}
+    if isinstance(actions, list):
+        records = _records(cast("list[object]", actions))
+        data["options"] = [_or_empty(action, "label") for action in records]
+        data["actions"] = records
+    if isinstance(expires, int | float):
+        data["expiresAt"] = expires / 1000
+    return Question(_id(frame, "id", prompt), data)
+
+
+def _resolved(frame: Frame) -> Meaning:
+    return Answered(_id(frame, "promptId"), frame.get("resolution"))
+
+
+def _expired(frame: Frame) -> Meaning:
+    return Answered(_id(frame, "promptId"), None)
+
+
+def _error(frame: Frame) -> Meaning:
+    if "message" in frame and "error" not in frame:
+        return Failed(_or_empty(frame, "message"), "protocol")
+    return Failed(_or_empty(frame, "error"), "agent")
+
+
+def _switched(frame: Frame) -> Meaning:
+    return ModelSwitched(_or_empty(frame, "fromModel"), _or_empty(frame, "toModel"), _or_empty(frame, "reason"))
+
+
+def _audit(frame: Frame) -> Meaning:
+    entry = _record_or_empty(frame, "entry")
+    match entry.get("eventType"):
+        case "agent.turn_complete":
+            return Completed()
+        case "user.abort":
+            channel = _OF_CHANNEL.search(_or_empty(entry, "summary"))
+            return Cleared(None if channel is None else channel[1], "abort")
+        case "prompt.dispatch_failed":
+            return RunnerLost()
+        case "prompt.queued" if "runner busy" in _or_empty(entry, "summary"):
+            return RunnerBusy()
+        case _:
+            return _NOTHING
+
+
+def _status(frame: Frame) -> Meaning:
+    data = _record_or_empty(frame, "data") or frame
+    for key, read in _STATUS_READERS:
+        if data.get(key):
+            return read(data)
+    if data.get("runnerBusy") is False:
+        return Completed(sure=False)
+    over = _OVER.get(_or_empty(data, "status"))
+    return _NOTHING if over is None else SessionOver(over)
+
+
+_STATUS_READERS: Final[tuple[tuple[str, Callable[[Frame], Meaning]], ...]] = (
+    ("aborted", lambda _: Aborted()),
+    ("watchdogRecovery", lambda _: RunnerLost()),
+    ("runnerDisconnected", lambda _: RunnerLost()),
+    ("promptQueued", lambda data: Queued(_number(data, "queuePosition") or 0)),
+    ("promptDequeued", lambda data: Dequeued(_number(data, "remaining"))),
+    ("queueCleared", lambda _: Cleared(None, "clear")),
+    ("collectPending", lambda _: Collecting()),
+    ("questionAnswered", lambda data: Answered(str(data["questionAnswered"]), data.get("answer", ""))),
+    ("questionExpired", lambda data: Answered(str(data["questionExpired"]), None)),
+)
+
+
+def _init(frame: Frame) -> Meaning:
+    data = _record_or_empty(frame, "data")
+    return Opened(data.get("runnerBusy") is True, _number(data, "promptsQueued") or 0)
+
+
+def _nothing(_: Frame) -> Meaning:
+    return _NOTHING
+
+
+_READERS: Final[dict[str, Callable[[Frame], Meaning]]] = {
+    **dict.fromkeys(PASSED_OVER, _nothing),
+    **dict.fromkeys(("pong", "stream"), _nothing),
+    "chunk": _chunk,
+    "message.part.text-delta": _text_delta,
+    "message.part.tool-update": _tool_update,
+    "message.create": _create,
+    "message.finalize": _finalize,
+    "message": _message,
+    "message.updated": _updated,
+    "agentStatus": _agent_status,
+    "question": _question,
+    "interactive_prompt": _interactive_prompt,
+    "interactive_prompt_resolved": _resolved,
+    "interactive_prompt_expired": _expired,
+    "error": _error,
+    "model-switched": _switched,
+    "audit_log": _audit,
+    "status": _status,
+    "init": _init,
+    "complete": lambda _: Completed(),
+    "aborted": lambda _: Aborted(),
+}
+
+
+def _record(frame: Frame, name: str) -> Frame:
+    value = frame.get(name)
+    if not isinstance(value, dict):
+        raise _unusable(frame, name)
+    return cast("Frame", value)
+
+
+def _record_or_empty(holder: Frame, name: str) -> Frame:
+    value = holder.get(name)
+    return cast("Frame", value) if isinstance(value, dict) else {}
+
+
+def _records(values: Iterable[object]) -> list[Frame]:
+    return [cast("Frame", value) for value in values if isinstance(value, dict)]
+
+
+def _id(frame: Frame, name: str, holder: Frame | None = None) -> str:
+    value = _or_empty(frame if holder is None else holder, name)
+    if not value:
+        raise _unusable(frame, name)
+    return value
+
+
+def _text(frame: Frame, name: str) -> str:
+    if not _has_text(frame, name):
+        raise _unusable(frame, name)
+    return frame[name]
+
+
+def _has_text(frame: Frame, name: str) -> bool:
+    return isinstance(frame.get(name), str)
+
+
+def _or_empty(holder: Frame, name: str) -> str:
+    value = holder.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _number(holder: Frame, name: str) -> int | None:
+    value = holder.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _unusable(frame: Frame, name: str) -> MappingError:
+    return MappingError(f"An Agent Ops frame `{frame['type']}` has no usable `{name}`.")
+
+
+def _unknown(frame: object) -> MappingError:
+    kind = cast("Frame", frame).get("type") if isinstance(frame, dict) else None
+    if isinstance(kind, str):
+        return MappingError(f"Agent Ops has no frame of the type {kind!r:.60}.")
+    return MappingError("An Agent Ops frame has no type.")

@@ -1,0 +1,157 @@
+"""Agent Ops: the prompts of a session, one of which runs, as the frames of a socket tell of them."""
+
+from typing import Final
+
+from usechat.sources.agent_ops_meanings import Begun, Meaning, TurnUpdate
+
+__all__ = ["OURS", "UNKNOWN", "SessionQueue"]
+
+OURS: Final = "\0ours"
+UNKNOWN: Final = ""
+
+
+class SessionQueue:
+    """A prompt is known by its channel, if that was seen, or is ours.
+
+    A session runs one prompt at a time, for all users and channels, first come, first served. `running` is None while
+    none runs. `undecided` is the one that was echoed last, until it is told, or can be seen, whether it waits or runs.
+    """
+
+    def __init__(self, channel: str, *, undecided: str | None) -> None:
+        self.running: str | None = None
+        self._channel = channel
+        self._undecided = undecided
+        self._waiting: list[str] = []
+        # How many waited when the prompt that runs was let past them; None if it had waited itself.
+        self._passed: int | None = None
+        # What the last dequeue left, until something shows that another one may have left as much.
+        self._left: int | None = None
+
+    @property
+    def position(self) -> int | None:
+        return self._waiting.index(OURS) + 1 if OURS in self._waiting else None
+
+    @property
+    def awaits_ours(self) -> bool:
+        """Whether ours is the one that runs if the session works now."""
+        return self._undecided == OURS
+
+    @property
+    def has_ours(self) -> bool:
+        return OURS in (self.running, self._undecided, *self._waiting)
+
+    def open(self, waiting: int, *, busy: bool) -> None:
+        """The socket begins with so many prompts that wait, and perhaps one that runs."""
+        if self._undecided is None and self.position is None:
+            self._waiting = [UNKNOWN] * waiting
+            self.running = UNKNOWN if busy else None
+
+    def echo(self, prompt: str) -> bool:
+        """A prompt is shown to everybody; whether the one before it is seen to run by that."""
+        before, self._undecided = self._undecided, prompt
+        if before is None:
+            return False
+        if self.running is not None:
+            self._waiting.append(before)
+            return False
+        self._run(before, passed=len(self._waiting))
+        return True
+
+    def claim(self) -> None:
+        """The prompt that was echoed is ours."""
+        self._undecided = OURS
+
+    def collect(self) -> str | None:
+        """The prompt that was echoed is kept, to be echoed again with others; which one it was."""
+        collected, self._undecided = self._undecided, None
+        return collected
+
+    def wait(self, position: int) -> None:
+        """The prompt that was echoed waits, as the so manieth; 0 if that was not told."""
+        prompt, self._undecided = self._undecided, None
+        if prompt is None:
+            # The frame came twice.
+            return
+        self._left = None
+        ahead = position - 1 if position else len(self._waiting)
+        # Some prompts wait without a word: those of the system, for one.
+        self._waiting += [UNKNOWN] * (ahead - len(self._waiting))
+        self._drop_first(len(self._waiting) - ahead)
+        self._waiting.append(prompt)
+
+    def advance(self, left: int | None) -> None:
+        """The first of those that wait runs now; so many are left, None if that was not told."""
+        if left is not None and left == self._left:
+            # The frame came twice.
+            return
+        self._left = left
+        if not self._waiting and self._undecided is not None:
+            self._waiting, self._undecided = [self._undecided], None
+        if left is not None and self.position is not None:
+            # Ours is the one that runs, or one of those that are left.
+            self._drop_first(self.position - 1 - left)
+        self._run(self._waiting.pop(0) if self._waiting else UNKNOWN, passed=None)
+
+    def be_busy(self) -> None:
+        """A prompt runs; those of the system begin without a word."""
+        if self.running is None:
+            self.running = UNKNOWN
+
+    def start(self) -> None:
+        """The session works though nothing was known to run: what was echoed last does, or something of the system."""
+        prompt, self._undecided = self._undecided, None
+        self._run(UNKNOWN if prompt is None else prompt, passed=len(self._waiting))
+
+    def settle(self) -> None:
+        """What was echoed last runs by now, if nothing else does."""
+        if self.running is None and self._undecided is not None:
+            self.start()
+
+    def complete(self) -> None:
+        self.running = self._left = None
+
+    def put_back(self) -> str | None:
+        """The prompt that runs waits again, in the place that its age gives it; which one it was."""
+        self.settle()
+        lost, self.running, self._left = self.running, None, None
+        if lost is not None:
+            self._waiting.insert(self._passed or 0, lost)
+        return lost
+
+    def swap(self, channel: str) -> None:
+        """Not ours runs but one of this channel: of two prompts of the same second, either may come first."""
+        self.running = channel
+        if self._passed is not None:
+            self._undecided = OURS
+        elif channel in self._waiting:
+            self._waiting[self._waiting.index(channel)] = OURS
+        else:
+            self._waiting.insert(0, OURS)
+
+    def clear(self, channel: str | None) -> bool:
+        """All prompts that wait are dropped, or those of a channel; whether ours is among them."""
+        before = self.position
+        kept = [channel not in (None, self._channel_of(prompt)) for prompt in self._waiting]
+        self._waiting = [prompt for prompt, stays in zip(self._waiting, kept, strict=True) if stays]
+        if self._passed is not None:
+            self._passed = sum(kept[: self._passed])
+        return before is not None and self.position is None
+
+    def heed(self, meaning: Meaning) -> None:
+        """Note that the prompt that runs gets on, so that another dequeue may follow."""
+        if isinstance(meaning, Begun) or (isinstance(meaning, TurnUpdate) and meaning.ending is not None):
+            self._left = None
+
+    def _run(self, prompt: str, *, passed: int | None) -> None:
+        self.running, self._passed = prompt, passed
+
+    def _channel_of(self, prompt: str) -> str:
+        return self._channel if prompt == OURS else prompt
+
+    def _drop_first(self, count: int) -> None:
+        """Drop so many of the first prompts, but ours and those behind it."""
+        ahead = len(self._waiting) if self.position is None else self.position - 1
+        dropped = max(0, min(count, ahead))
+        del self._waiting[:dropped]
+        if self._passed is not None:
+            self._passed = max(0, self._passed - dropped)
