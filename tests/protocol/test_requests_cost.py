@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from usechat.errors import RequestError
 from usechat.protocol.json_scan import JsonScan, scan_json
-from usechat.protocol.requests import Limits, decode_request
+from usechat.protocol.requests import Limits, check_cost, decode_request
 from usechat.protocol.websocket import read_send
 
 SIZE = Limits().body
@@ -183,3 +183,12 @@ def test_numbers_at_the_ends_of_the_range_are_few() -> None:
     assert decode_request(body(1_000)).extra == {"n": [1e308] * 1_000}
     with pytest.raises(RequestError, match="more than 1,000 numbers with an exponent of three digits"):
         decode_request(body(1_001))
+
+
+def test_a_body_may_be_checked_and_decoded_one_after_the_other() -> None:
+    body = with_messages(USER, 3)
+    check_cost(body)
+    for request in (decode_request(body, checked=True), read_send(body, Limits(), checked=True)):
+        assert [message.text for message in request.decoded()] == ["x"] * 3
+    with pytest.raises(RequestError, match="larger than"):
+        check_cost(b" " * (SIZE + 1))
