@@ -173,7 +173,9 @@ class FlowRun:
 
     def abort(self, *, resumable: bool = False) -> None:
         try:
-            self._runtime.dispatch({"type": "abort", "resumable": resumable})
+            # Nodes that are only interrupted have asked nothing that the next message answers.
+            reason = {"reason": "shutdown"} if resumable else {}
+            self._runtime.dispatch({"type": "abort", "resumable": resumable, **reason})
         # The turn is over in any case.
         except Exception:  # noqa: BLE001
             _log.exception("a runtime could not be aborted")

@@ -114,6 +114,9 @@ class OpenHarnessAgent:
             await self._keep(key, run, chat)
             async for event in await run.show(chat):
                 last = event.get("type")
+                if last == "flow:paused" and self._store is not None:
+                    # Whoever reads the question may answer another process, so it is stored before.
+                    await _ended([run], _WIND_DOWN)
                 yield event
         except asyncio.CancelledError:
             self._stop(key, chat)
