@@ -90,7 +90,7 @@ class OpenHarnessAgent:
         self._runs: dict[_Key, FlowRun] = {}
 
     def mapper(self, writer: MessageWriter) -> OpenHarnessMapper:
-        return OpenHarnessMapper(writer, self._options)
+        return OpenHarnessMapper(writer, self._options, live=True)
 
     def gives_way(self, chat_id: str, user: str | None) -> bool:
         """Whether the turn that runs in the chat may end for a newer message, which the flow takes."""

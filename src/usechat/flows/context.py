@@ -237,6 +237,13 @@ class NodeContext:
         if self._closed:
             return
         kind = payload.get("type")
+        if kind == "event" and isinstance(payload.get("event"), Mapping):
+            # A frame of the WebSocket, of which only what is in it counts.
+            payload = cast("Mapping[str, Any]", payload["event"])
+            kind = payload.get("type")
+            if kind == "event":
+                self.unused(MappingError("A node told of a frame in a frame."))
+                return
         if isinstance(kind, str) and kind.startswith(_OF_THE_RUNTIME):
             self.unused(MappingError(f"Only the runtime tells of {kind!a}; a node did."))
             return
