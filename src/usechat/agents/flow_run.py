@@ -99,6 +99,9 @@ class FlowRun:
         self._interrupted = prompted is not None
         self._flow_name = ""
         self._agents: dict[str, None] = {}
+        # How much of the block that it is saying each run has said, by its kind, and how much before this turn.
+        self._said: dict[str, dict[str, int]] = {}
+        self._before: dict[str, dict[str, int]] = {}
         self._shown: Pushed[_Event] | None = None
         self._unsubscribe = runtime.on_event(self._hear)
         _AT_WORK.add(id(runtime))
@@ -153,6 +156,7 @@ class FlowRun:
             # A run says that it is paused before its nodes have stopped.
             await asyncio.wait([self.task])
         self._shown = shown = Pushed[_Event]()
+        self._before = {run_id: dict(said) for run_id, said in self._said.items()}
         if self.status == "running":
             # The mapper cannot know of a flow that began before it.
             shown.push({"type": "flow:resumed", "flowName": self._flow_name})
@@ -235,11 +239,34 @@ class FlowRun:
 
     def _hear(self, event: _Event) -> None:
         self._note(event)
+        event = self._unsaid(event)
         if event.get("type") == "runtime:lost":
             self.hide()
         elif self._shown is not None and not self._shown.push(event):
             self.hide(AgentError("The flow said more than could be shown."))
             self.abort()
+
+    def _unsaid(self, event: _Event) -> _Event:
+        """The event without what of its block was said before this turn."""
+        match event:
+            case {
+                "type": "agent:text:delta" | "agent:thinking:delta" as kind,
+                "runId": str(run_id),
+                "content": str(text),
+            }:
+                said = self._said.setdefault(run_id, {})
+                kind = kind.removesuffix(":delta")
+                said[kind] = said.get(kind, 0) + len(text)
+            case {"type": "agent:text" | "agent:thinking" as kind, "runId": str(run_id), "content": str(text)}:
+                self._said.get(run_id, {}).pop(kind, None)
+                before = self._before.get(run_id, {}).pop(kind, 0)
+                return {**event, "content": text[before:]} if before else event
+            case {"type": "agent:start" | "agent:error" | "node:complete" | "node:error", "runId": str(run_id)}:
+                self._said.pop(run_id, None)
+                self._before.pop(run_id, None)
+            case _:
+                pass
+        return event
 
     def _note(self, event: _Event) -> None:
         run_id = event.get("runId", "")
