@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
@@ -105,11 +106,13 @@ class FlowRun:
         self._shown: Pushed[_Event] | None = None
         self._unsubscribe = runtime.on_event(self._hear)
         _AT_WORK.add(id(runtime))
+        # Also if nobody lets go of it, but it is gone with its loop.
+        self._release = weakref.finalize(self, _AT_WORK.discard, id(runtime))
 
     def leave(self) -> None:
         """Let go of the runtime."""
         self._unsubscribe()
-        _AT_WORK.discard(id(self._runtime))
+        self._release()
 
     @property
     def id(self) -> str:
@@ -136,6 +139,11 @@ class FlowRun:
     def takes_messages(self) -> bool:
         """Whether it runs, and one of its nodes would get a message."""
         return self.status == "running" and bool(self._runtime.waiting or self._agents)
+
+    @property
+    def awaits_message(self) -> bool:
+        """Whether it runs, and one of its nodes waits for a message."""
+        return self.status == "running" and bool(self._runtime.waiting)
 
     @property
     def is_over(self) -> bool:

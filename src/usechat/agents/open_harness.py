@@ -97,6 +97,10 @@ class OpenHarnessAgent:
         run = self._runs.get((user or "", chat_id))
         return run is not None and run.takes_messages
 
+    def awaits_message(self, chat_id: str, user: str | None) -> bool:
+        run = self._runs.get((user or "", chat_id))
+        return run is not None and run.awaits_message
+
     async def events(self, chat: Chat) -> AsyncGenerator[_Event, None]:
         """Give the runtime the last message, if it is the user's, and follow the run to its end or its next pause.
 
