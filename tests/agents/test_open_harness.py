@@ -3,16 +3,18 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
+from itertools import count
 from typing import Any
 
 import pytest
 
 from driving import Control, all_of, new_chat, until, user
+from usechat import Reasoning
 from usechat.agents.chat import Chat
 from usechat.agents.open_harness import OpenHarnessAgent
 from usechat.errors import AgentError, MappingError
 from usechat.flows import Command, Event, FlowRuntime, NodeContext, NodeFunction, RunSnapshot, agent_node
-from usechat.protocol.chunks import Chunk
+from usechat.protocol.chunks import Chunk, ReasoningDelta, TextDelta
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
 from usechat.stores import StopReason
@@ -225,3 +227,36 @@ async def test_at_the_end_flows_that_run_are_aborted_and_those_that_are_paused_a
     assert runtimes.statuses == ["running", "paused"]
     await agent.aclose(0)
     assert runtimes.statuses == ["aborted", "paused"]
+
+
+@pytest.mark.parametrize("kind", ["text", "thinking"])
+async def test_a_turn_that_takes_over_a_stream_does_not_repeat_what_was_said_before(kind: str) -> None:
+    async def talks(chat: Chat) -> AsyncGenerator[str | Reasoning]:
+        number = len([message for message in chat.messages if message.role == "user"])
+        for letter in "abc":
+            said = f"{number}{letter} "
+            yield said if kind == "text" else Reasoning(said)
+            if said == "1b ":
+                await goes_on.wait()
+
+    def said(events: list[Event]) -> str:
+        numbers = count()
+        mapper = agent.mapper(MessageWriter("m", new_id=lambda: f"id-{next(numbers)}"))
+        chunks = [chunk for event in events for chunk in mapper.map(event)]
+        return "".join(chunk.delta for chunk in chunks if isinstance(chunk, TextDelta | ReasoningDelta))
+
+    goes_on = asyncio.Event()
+    agent, control = OpenHarnessAgent(Runtimes(agent_node(talks))), Control()
+    first = agent.events(new_chat(user("one"), control=control))
+    for _ in range(2):
+        await until(first, f"agent:{kind}:delta")
+    control.stopped = "replaced"
+    control.stopping.set()
+    await first.aclose()
+    answer = UIMessage("a1", "assistant", [{"type": "text", "text": "x"}])
+    second = agent.events(new_chat(user("one"), answer, user("two", "u2")))
+    events = [await anext(second)]
+    goes_on.set()
+    async with asyncio.timeout(60):
+        events += [event async for event in second]
+    assert said(events) == "1c 2a 2b 2c "

@@ -1,13 +1,16 @@
 """Runs that end before their flow does: two nodes at once, at any moment, or because a node asks for it."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from copy import deepcopy
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
-from flows.play import Play, edge, flow, node
-from usechat.flows import Event, FlowError, MemoryRunStore, NodeContext, RunSnapshot
+from flows.play import Play, edge, flow, node, reaches
+from usechat import Chat
+from usechat.flows import Event, FlowError, MemoryRunStore, NodeContext, RunSnapshot, agent_node
 
 pytestmark = pytest.mark.anyio
 
@@ -207,10 +210,160 @@ async def test_a_node_that_pauses_the_run_interrupts_the_others_once():
             context.pause()
             context.pause()
 
-    play = Play(flow([node("a", "ask"), node("b", "pause")]), {"ask": ask, "pause": pause}, concurrency=2)
+    async def once(context: NodeContext, _value: dict[str, Any]) -> list[str]:
+        if not began:
+            began.append(context.node_id)
+            await asyncio.Event().wait()
+        return [command["message"] for command in context.inbox.drain()]
+
+    began: list[str] = []
+    play = Play(flow([node("a", "once"), node("b", "pause")]), {"once": once, "pause": pause}, concurrency=2)
     left = await play.run()
     assert (left.node_status, play.lines("flow:paused")) == ({"a": "running", "b": "running"}, ["flow:paused"])
-    assert (await play.run()).outputs == {"a": ["continue"], "b": None}
+    assert (await play.run()).outputs == {"a": [], "b": None}
+
+
+class Approvals:
+    """Nodes like the guide's: they work, ask, and work with the answer until they are let go."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.before = {"a": asyncio.Event(), "b": asyncio.Event()}
+        self.after = {"a": asyncio.Event(), "b": asyncio.Event()}
+
+    async def approve(self, context: NodeContext, _value: dict[str, Any]) -> str:
+        name = context.node_id
+        self.told.append(f"{name} {context.resume_message}")
+        if context.resume_message is None:
+            await self.before[name].wait()
+            context.emit({"type": "agent:text", "content": "May I?"})
+            context.pause()
+            await asyncio.Event().wait()
+        await self.after[name].wait()
+        return f"{context.resume_message}"
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+async def test_an_answer_is_for_the_node_that_asked_and_stays_with_it(*, elsewhere: bool):
+    approvals, store = Approvals(), MemoryRunStore()
+    nodes, played = {"approve": approvals.approve}, flow([node("b", "approve"), node("a", "approve")])
+    play = Play(played, nodes, store, concurrency=2)
+
+    def resume(message: str) -> asyncio.Task[RunSnapshot]:
+        nonlocal play
+        approvals.told.clear()
+        if elsewhere:
+            run_id = play.runtime.snapshot().run_id
+            play = Play(played, nodes, store, run_id=run_id, concurrency=2)
+        play.runtime.dispatch({"type": "resume", "message": message})
+        return asyncio.create_task(play.run())
+
+    approvals.before["a"].set()
+    left = await play.run()
+    assert (left.node_status, left.answers) == ({"a": "running", "b": "running"}, {"a": None})
+    # While a works with its answer, b asks for its own.
+    run = resume("yes, paint")
+    await reaches(lambda: len(approvals.told) == 2)
+    approvals.before["b"].set()
+    left = await run
+    assert (sorted(approvals.told), left.answers) == (["a yes, paint", "b None"], {"a": "yes, paint", "b": None})
+    approvals.after["a"].set()
+    approvals.after["b"].set()
+    done = await resume("no, do not burn")
+    assert done.outputs == {"a": "yes, paint", "b": "no, do not burn"}
+    assert (done.status, done.answers) == ("complete", UNSET)
+
+
+async def test_an_answer_waits_for_its_node_while_another_one_asks():
+    approvals, store = Approvals(), MemoryRunStore()
+    nodes, played = {"approve": approvals.approve}, flow([node("b", "approve"), node("a", "approve")])
+    approvals.before["a"].set()
+    left = await Play(played, nodes, store, concurrency=2).run()
+    for event in (approvals.before["b"], approvals.after["a"], approvals.after["b"]):
+        event.set()
+    for message in ("paint", "burn"):
+        # One after the other: b, which has not asked yet, comes first.
+        play = Play(played, nodes, store, run_id=left.run_id)
+        play.runtime.dispatch({"type": "resume", "message": message})
+        last = await play.run()
+    assert last.outputs == {"a": "paint", "b": "burn"}
+
+
+@pytest.mark.parametrize("how", ["a crash", "a shutdown", "a pause"])
+async def test_a_message_answers_nothing_in_a_node_that_was_only_interrupted(how: str):
+    approvals, store = Approvals(), Remembered()
+    played = flow([node("a", "approve")])
+    play = Play(played, {"approve": approvals.approve}, store)
+    run = asyncio.create_task(play.run())
+    await play.until("node:start a")
+    await reaches(lambda: bool(approvals.told))
+    if how != "a crash":
+        abort = {"type": "abort", "resumable": True, "reason": "shutdown"}
+        play.runtime.dispatch({"type": "pause"} if how == "a pause" else abort)
+        await run
+    kept = store.moments[-1]
+    run.cancel()
+    await asyncio.wait([run])
+    for event in (approvals.before["a"], approvals.after["a"]):
+        event.set()
+    again = Play(played, {"approve": approvals.approve}, kept, run_id=play.runtime.snapshot().run_id)
+    again.runtime.dispatch({"type": "resume", "message": "hello?"})
+    left = await again.run()
+    # Whoever pauses a run from outside speaks to what was running.
+    told = ["a None", "a hello?"] if how == "a pause" else ["a None", "a None"]
+    assert (approvals.told, left.status) == (told, "complete" if how == "a pause" else "paused")
+
+
+async def test_an_answer_that_its_node_did_not_live_to_use_is_given_to_it_again_and_once():
+    async def approve(context: NodeContext, _value: dict[str, Any]) -> list[str]:
+        if context.resume_message is None:
+            context.pause()
+        elif context.resume_message not in heard:
+            heard.append(context.resume_message)
+            await asyncio.Event().wait()
+        return [command["message"] for command in context.inbox.drain()]
+
+    heard: list[str] = []
+    store, played = Remembered(), flow([node("a", "approve")])
+    left = await Play(played, {"approve": approve}, store).run()
+    second = Play(played, {"approve": approve}, store, run_id=left.run_id)
+    second.runtime.dispatch({"type": "resume", "message": "yes"})
+    run = asyncio.create_task(second.run())
+    await second.until("node:start a")
+    await reaches(lambda: bool(heard))
+    third = Play(played, {"approve": approve}, store.moments[-1], run_id=left.run_id)
+    third.runtime.dispatch({"type": "resume", "message": "hello?"})
+    assert (await third.run()).outputs == {"a": ["yes"]}
+    run.cancel()
+    await asyncio.wait([run])
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_an_agent_is_given_the_message_unless_another_node_has_asked(*, asks: bool):
+    async def writer(chat: Chat) -> AsyncGenerator[str]:
+        said.append([message.text for message in chat.messages])
+        yield "So"
+        if len(said) == 1:
+            await asyncio.Event().wait()
+
+    async def other(context: NodeContext, _value: dict[str, Any]) -> None:
+        if context.resume_message is None and len(said) == 1 and asks:
+            context.pause()
+        elif len(said) == 1:
+            play.runtime.dispatch({"type": "abort", "resumable": True, "reason": "shutdown"})
+
+    said: list[list[str]] = []
+    nodes = [node("a", "writer", {"prompt": "Write."}), node("b", "wait"), node("c", "other")]
+
+    async def wait(_context: NodeContext, _value: dict[str, Any]) -> None:
+        await reaches(lambda: bool(said))
+
+    types = {"writer": agent_node(writer), "wait": wait, "other": other}
+    play = Play(flow(nodes, [edge("b", "c")]), types, concurrency=2)
+    await play.run()
+    play.runtime.dispatch({"type": "resume", "message": "yes"})
+    assert (await play.run()).status == "complete"
+    assert said == [["Write."], ["Write."] if asks else ["Write.", "yes"]]
 
 
 async def test_a_node_that_is_over_pauses_nothing():

@@ -419,7 +419,7 @@ async def test_a_run_that_is_not_in_the_store_cannot_be_resumed():
 
 async def test_a_run_of_the_store_can_be_looked_at_before_it_goes_on():
     store = MemoryRunStore()
-    kept = RunSnapshot(run_id="r", status="paused", state={"n": 1}, node_status={"a": "done"})
+    kept = RunSnapshot(run_id="r", status="paused", state={"n": 1}, node_status={"a": "done"}, answers={})
     await store.save_snapshot("r", kept)
     play = Play(flow([node("a")]), store=store, run_id="r")
     assert play.runtime.snapshot().status == "idle"

@@ -88,3 +88,23 @@ async def test_where_messages_wait_in_line_one_to_a_flow_does_so() -> None:
     assert " and on" in await end_of(first)
     assert '"finishReason":"stop"' in await end_of(await second)
     assert server.heard == ["one", "two"]
+
+
+@pytest.mark.parametrize("conflict", ["replace", "queue", "reject"])
+async def test_a_node_that_waits_for_a_message_is_given_it_whatever_becomes_of_others(conflict: Conflict) -> None:
+    class Asking(Server):
+        async def _talk(self, context: NodeContext, value: dict[str, Any]) -> None:
+            if value["message"] == "one":
+                self.waits.set()
+                value = await context.inbox.next()
+            self.heard.append(value["message"])
+
+        waits = asyncio.Event()
+
+    server = Asking(conflict=conflict)
+    await server.send("m1", "one")
+    async with asyncio.timeout(60):
+        await server.waits.wait()
+    second = await server.send("m2", "two")
+    assert '"finishReason":"stop"' in await end_of(second)
+    assert server.heard == ["two"]

@@ -300,6 +300,18 @@ def test_the_mapper_needs_nothing_but_the_methods_of_its_writer() -> None:
         assert writer.written == [*mapped(usual, *row.before, row.event), *usual.end()]
 
 
+@pytest.mark.parametrize("how", ["paused", "aborted"])
+def test_an_agent_of_a_live_flow_ends_without_it(how: str) -> None:
+    mapper = OpenHarnessMapper(MessageWriter("m", new_id=lambda: "id"), live=True)
+    mapped(mapper, agent("text:delta", content="So"))
+    assert mapped(mapper, {"type": "flow:resumed"}, agent(how)) == [TextEnd("id")]
+    assert not mapper.ended
+    # Without a flow there is nothing else that could end.
+    alone = OpenHarnessMapper(MessageWriter("m", new_id=lambda: "id"), live=True)
+    mapped(alone, agent("text:delta", content="So"), agent(how))
+    assert alone.ended
+
+
 def test_options_are_read_by_either_spelling() -> None:
     assert read_options({}) == TransportOptions()
     assert read_options({"sendReasoning": False, "send_flow_metadata": True}) == TransportOptions(

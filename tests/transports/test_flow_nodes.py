@@ -52,9 +52,32 @@ async def test_a_node_that_pauses_the_run_is_given_the_next_message():
     assert await answers(approve, "Go", "yes") == [("May I?", "other"), ("yes! The end.", "stop")]
 
 
-@pytest.mark.parametrize("kind", ["flow:complete", "flow:paused", "flow:aborted", "runtime:lost"])
-async def test_a_node_that_says_that_the_flow_is_over_does_not_end_the_turn(kind: str):
+@pytest.mark.parametrize("frames", [0, 1, 2])
+@pytest.mark.parametrize(
+    "kind", ["flow:complete", "flow:paused", "flow:aborted", "runtime:lost", "agent:paused", "agent:aborted"]
+)
+async def test_a_node_that_says_that_the_flow_is_over_does_not_end_the_turn(kind: str, frames: int):
     async def forge(context: NodeContext, _value: dict[str, Any]) -> None:
-        context.emit({"type": kind, "flowName": "two", "status": "complete"})
+        ids = {"nodeId": context.node_id, "runId": context.run_id}
+        event: dict[str, Any] = {"type": kind, "flowName": "two", "status": "complete", **ids}
+        for _ in range(frames):
+            event = {"type": "event", "event": event}
+        context.emit(event)
 
     assert await answers(forge, "Go") == [("The end.", "stop")]
+
+
+async def test_a_frame_that_a_node_emits_is_an_event_of_that_node():
+    async def frames(context: NodeContext, _value: dict[str, Any]) -> None:
+        said = {"type": "agent:text", "content": "Framed. ", "nodeId": "b", "runId": "another"}
+        context.emit({"type": "event", "event": said})
+        told.append(context.run_id)
+
+    told: list[str] = []
+    runtime = FlowRuntime({"name": "f", "nodes": [{"id": "a", "type": "n", "input": {}}], "edges": []}, {"n": frames})
+    events: list[Any] = []
+    runtime.on_event(events.append)
+    await runtime.run()
+    (said,) = [event for event in events if event["type"] == "agent:text"]
+    assert (said["content"], said["nodeId"], said["runId"]) == ("Framed. ", "a", told[0])
+    assert await answers(frames, "Go") == [("Framed. The end.", "stop")]

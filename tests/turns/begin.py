@@ -44,6 +44,7 @@ class Asks:
         regenerates: str | None = None,
         spends: Sequence[str] = (),
         may_replace: bool = True,
+        is_awaited: bool = False,
     ) -> None:
         number = next(_numbers)
         self.head = TurnHead(f"{number:08x}-turn", chat, owner, f"m{number}")
@@ -57,9 +58,13 @@ class Asks:
         self._drive = drive
         self._spends = spends
         self._may_replace = may_replace
+        self._is_awaited = is_awaited
 
     def may_replace(self) -> bool:
         return self._may_replace
+
+    def is_awaited(self) -> bool:
+        return self._is_awaited
 
     async def check(self, running: TurnHead) -> None:
         self.checked.append(running)

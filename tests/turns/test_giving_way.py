@@ -73,6 +73,20 @@ def test_a_turn_that_waits_in_line_does_so_whether_it_may_replace_or_not(new_sto
 
 
 @stores
+@pytest.mark.parametrize("conflict", ["queue", "reject"])
+def test_a_turn_that_waits_for_the_next_one_ends_for_it(new_store: NewStore, conflict: Conflict) -> None:
+    async def main() -> None:
+        host, first, second = Host(new_store(), conflict=conflict), Asks(), Asks(may_replace=False, is_awaited=True)
+        async with host.turns.serve():
+            await host.begin(first)
+            await host.begin(second)
+            assert first.turn is not None
+            assert (await host.store.live("a"), first.turn.stopped) == (second.head, "replaced")
+
+    run_jumping(main())
+
+
+@stores
 def test_a_turn_that_has_ended_and_is_being_stored_refuses_nobody(new_store: NewStore) -> None:
     async def main() -> None:
         host, first, second = Host(new_store()), Asks(drive=sleeps(1)), Asks(may_replace=False)

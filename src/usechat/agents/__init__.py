@@ -40,6 +40,10 @@ class GivesWay(Protocol):
 
     def gives_way(self, chat_id: str, user: str | None) -> bool: ...
 
+    def awaits_message(self, chat_id: str, user: str | None) -> bool:
+        """Whether the turn that runs waits for a newer message, so that this is to come through in any case."""
+        ...
+
 
 @runtime_checkable
 class ForgetsChats(Protocol):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
@@ -99,14 +100,19 @@ class FlowRun:
         self._interrupted = prompted is not None
         self._flow_name = ""
         self._agents: dict[str, None] = {}
+        # How much of the block that it is saying each run has said, by its kind, and how much before this turn.
+        self._said: dict[str, dict[str, int]] = {}
+        self._before: dict[str, dict[str, int]] = {}
         self._shown: Pushed[_Event] | None = None
         self._unsubscribe = runtime.on_event(self._hear)
         _AT_WORK.add(id(runtime))
+        # Also if nobody lets go of it, but it is gone with its loop.
+        self._release = weakref.finalize(self, _AT_WORK.discard, id(runtime))
 
     def leave(self) -> None:
         """Let go of the runtime."""
         self._unsubscribe()
-        _AT_WORK.discard(id(self._runtime))
+        self._release()
 
     @property
     def id(self) -> str:
@@ -135,6 +141,11 @@ class FlowRun:
         return self.status == "running" and bool(self._runtime.waiting or self._agents)
 
     @property
+    def awaits_message(self) -> bool:
+        """Whether it runs, and one of its nodes waits for a message."""
+        return self.status == "running" and bool(self._runtime.waiting)
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing more can come: the run has ended, or whatever ran it has, or it was never begun."""
         status = self.status
@@ -153,6 +164,7 @@ class FlowRun:
             # A run says that it is paused before its nodes have stopped.
             await asyncio.wait([self.task])
         self._shown = shown = Pushed[_Event]()
+        self._before = {run_id: dict(said) for run_id, said in self._said.items()}
         if self.status == "running":
             # The mapper cannot know of a flow that began before it.
             shown.push({"type": "flow:resumed", "flowName": self._flow_name})
@@ -173,7 +185,9 @@ class FlowRun:
 
     def abort(self, *, resumable: bool = False) -> None:
         try:
-            self._runtime.dispatch({"type": "abort", "resumable": resumable})
+            # Nodes that are only interrupted have asked nothing that the next message answers.
+            reason = {"reason": "shutdown"} if resumable else {}
+            self._runtime.dispatch({"type": "abort", "resumable": resumable, **reason})
         # The turn is over in any case.
         except Exception:  # noqa: BLE001
             _log.exception("a runtime could not be aborted")
@@ -233,11 +247,34 @@ class FlowRun:
 
     def _hear(self, event: _Event) -> None:
         self._note(event)
+        event = self._unsaid(event)
         if event.get("type") == "runtime:lost":
             self.hide()
         elif self._shown is not None and not self._shown.push(event):
             self.hide(AgentError("The flow said more than could be shown."))
             self.abort()
+
+    def _unsaid(self, event: _Event) -> _Event:
+        """The event without what of its block was said before this turn."""
+        match event:
+            case {
+                "type": "agent:text:delta" | "agent:thinking:delta" as kind,
+                "runId": str(run_id),
+                "content": str(text),
+            }:
+                said = self._said.setdefault(run_id, {})
+                kind = kind.removesuffix(":delta")
+                said[kind] = said.get(kind, 0) + len(text)
+            case {"type": "agent:text" | "agent:thinking" as kind, "runId": str(run_id), "content": str(text)}:
+                self._said.get(run_id, {}).pop(kind, None)
+                before = self._before.get(run_id, {}).pop(kind, 0)
+                return {**event, "content": text[before:]} if before else event
+            case {"type": "agent:start" | "agent:error" | "node:complete" | "node:error", "runId": str(run_id)}:
+                self._said.pop(run_id, None)
+                self._before.pop(run_id, None)
+            case _:
+                pass
+        return event
 
     def _note(self, event: _Event) -> None:
         run_id = event.get("runId", "")

@@ -90,12 +90,16 @@ class OpenHarnessAgent:
         self._runs: dict[_Key, FlowRun] = {}
 
     def mapper(self, writer: MessageWriter) -> OpenHarnessMapper:
-        return OpenHarnessMapper(writer, self._options)
+        return OpenHarnessMapper(writer, self._options, live=True)
 
     def gives_way(self, chat_id: str, user: str | None) -> bool:
         """Whether the turn that runs in the chat may end for a newer message, which the flow takes."""
         run = self._runs.get((user or "", chat_id))
         return run is not None and run.takes_messages
+
+    def awaits_message(self, chat_id: str, user: str | None) -> bool:
+        run = self._runs.get((user or "", chat_id))
+        return run is not None and run.awaits_message
 
     async def events(self, chat: Chat) -> AsyncGenerator[_Event, None]:
         """Give the runtime the last message, if it is the user's, and follow the run to its end or its next pause.
@@ -114,6 +118,9 @@ class OpenHarnessAgent:
             await self._keep(key, run, chat)
             async for event in await run.show(chat):
                 last = event.get("type")
+                if last == "flow:paused" and self._store is not None:
+                    # Whoever reads the question may answer another process, so it is stored before.
+                    await _ended([run], _WIND_DOWN)
                 yield event
         except asyncio.CancelledError:
             self._stop(key, chat)

@@ -192,9 +192,10 @@ class NodeContext:
     `emit` takes an event without `nodeId`, `runId` and `timestamp`. What only the runtime may say (`flow:*`, `node:*`,
     `edge:*`, `loop:*`, `command:*`, `runtime:*`) is left out and counted in `unused`, as are the events of the node's
     agent that could not be used. `session` is what `set_session` kept, also from before the run was paused.
-    `resume_message` is set in a node that was interrupted and runs again. `await room()` waits until whoever shows the
-    run has shown most of its events; a node that emits thousands in a row should do so. After the node's end, events
-    and changes of the state are dropped.
+    `resume_message` is set in a node that runs again after it has paused the run, or was running when somebody else
+    did; it stays the same if the node is interrupted once more, by another node or a crash. `await room()` waits until
+    whoever shows the run has shown most of its events; a node that emits thousands in a row should do so. After the
+    node's end, events and changes of the state are dropped.
     """
 
     def __init__(
@@ -236,6 +237,13 @@ class NodeContext:
         if self._closed:
             return
         kind = payload.get("type")
+        if kind == "event" and isinstance(payload.get("event"), Mapping):
+            # A frame of the WebSocket, of which only what is in it counts.
+            payload = cast("Mapping[str, Any]", payload["event"])
+            kind = payload.get("type")
+            if kind == "event":
+                self.unused(MappingError("A node told of a frame in a frame."))
+                return
         if isinstance(kind, str) and kind.startswith(_OF_THE_RUNTIME):
             self.unused(MappingError(f"Only the runtime tells of {kind!a}; a node did."))
             return
@@ -245,7 +253,8 @@ class NodeContext:
         """Pause the run: the nodes that are running are interrupted, this one too, at the next point where it waits.
 
         What it returns before that is kept as what it has so far. When the run is resumed, it runs again from its
-        beginning, with the `resume_message`.
+        beginning, with the `resume_message`; the other nodes run again without it. Of several nodes only the first one
+        pauses the run: the others ask again.
         """
         if not self._closed:
             self._pause()

@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct
 from usechat.flows.context import CancelReason, Inbox, NodeContext, NodeFunction, State
 from usechat.flows.expressions import ExpressionError, Scope
 from usechat.flows.invocation import Done, Failed, Invocation, Outcome, Stopped
+from usechat.flows.nodes import AgentFunction
 from usechat.flows.plan import PlannedEdge, PlannedNode
 from usechat.flows.scheduling import Command, Event, Schedule
 from usechat.turns.pump import Unused
@@ -16,7 +17,7 @@ from usechat.turns.pump import Unused
 __all__ = ["RESUME_MESSAGE", "Ended", "NodeRuns"]
 
 RESUME_MESSAGE: Final = "continue"
-"""What an interrupted node is told when its run goes on and nobody said anything else."""
+"""What a node that has asked is told when its run goes on and nobody said anything else."""
 
 
 class Ended(Struct, frozen=True):
@@ -31,7 +32,8 @@ class NodeRuns:
     """Runs the nodes of one schedule, once or for each item; `halting` asks whether to begin another one.
 
     `interrupted` are the nodes that were running when an earlier run ended, and that did not run again yet; `run_ids`
-    has the last run id of each node that is not over.
+    has the last run id of each node that is not over. `answers` has those that have asked and are not over: what they
+    were told, or None until the run goes on.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class NodeRuns:
         *,
         emit: Callable[[Mapping[str, Any]], None],
         dispatch: Callable[[Command], None],
+        pause: Callable[[str], None],
         halting: Callable[[], bool],
         unused: Callable[[], Unused],
         room: Callable[[], Awaitable[None]],
@@ -50,11 +53,13 @@ class NodeRuns:
         self._schedule = schedule
         self._emit = emit
         self._dispatch = dispatch
+        self._pause = pause
         self._halting = halting
         self._unused = unused
         self._room = room
         self.interrupted: set[str] = set()
         self.run_ids: dict[str, str] = {} if schedule.run.node_runs is UNSET else dict(schedule.run.node_runs)
+        self.answers = self._stored_answers()
         self._invocations: dict[str, Invocation] = {}
         self._inboxes: dict[str, Inbox] = {}
         for command in schedule.run.inbox:
@@ -74,12 +79,24 @@ class NodeRuns:
         for invocation in tuple(self._invocations.values()):
             invocation.interrupt(reason)
 
+    def running(self) -> list[str]:
+        return [name for name, run_id in self.run_ids.items() if run_id in self._invocations]
+
+    def forget(self, name: str) -> None:
+        """The node is over, or begins from its beginning."""
+        self.interrupted.discard(name)
+        self.answers.pop(name, None)
+
     def recover(self) -> None:
-        """Let the nodes that an earlier run was interrupted in run again."""
+        """Let the nodes that an earlier run was interrupted in run again, those that have asked with the message."""
         status = self._schedule.run.node_status
         running = {name for name in status if status[name] == "running"}
         status.update(dict.fromkeys(running, "pending"))
         self.interrupted |= running & self._schedule.plan.nodes.keys()
+        asked = [name for name, answer in self.answers.items() if answer is None]
+        # To an agent anything may be said, also if nobody asked.
+        given = asked or [name for name in self.interrupted if self._is_agent(name)]
+        self.answers.update(dict.fromkeys(given, self.resume_message or RESUME_MESSAGE))
         unread = {command["runId"] for command in self.unread()}
         # The original keeps no run ids: with it, the only inbox that was not read is that of the interrupted node.
         if len(self.interrupted) == len(unread) == 1:
@@ -106,12 +123,27 @@ class NodeRuns:
         # Only for the sake of what was sent to it, and not read, does a node keep its run id.
         if run_id is None or not self.inbox(run_id).pending():
             run_id = str(uuid.uuid4())
-        message = self.resume_message or RESUME_MESSAGE
-        self._dispatch({"type": "send", "runId": run_id, "message": message})
+        message = self.answers.get(name)
+        if message is not None:
+            command = {"type": "send", "runId": run_id, "message": message}
+            # A node that is told the same again, since it was interrupted again, may have left it unread.
+            if command not in self.inbox(run_id).pending():
+                self._dispatch(command)
         return run_id, message
 
+    def _stored_answers(self) -> dict[str, str | None]:
+        run = self._schedule.run
+        if run.answers is not UNSET:
+            return dict(run.answers)
+        # The original pauses only when it is told to from outside, and gives the message to whatever ran then.
+        paused = run.node_status.items() if run.status == "paused" else ()
+        return {name: None for name, status in paused if status == "running"}
+
+    def _is_agent(self, name: str) -> bool:
+        return isinstance(self._functions[self._schedule.plan.nodes[name].node.type], AgentFunction)
+
     async def _run_items(self, node: PlannedNode, edge: PlannedEdge) -> Ended:
-        self.interrupted.discard(node.node.id)
+        self.forget(node.node.id)
         iterations: list[dict[str, Any]] = []
         items = await self._schedule.items(edge)
         for number, item in enumerate(items):
@@ -149,7 +181,7 @@ class NodeRuns:
                 resume_message=message,
                 unused=self._unused(),
                 room=self._room,
-                pause=lambda: self._dispatch({"type": "pause"}),
+                pause=lambda: self._pause(node.node.id),
             )
 
         invocation = Invocation(self._functions[node.node.type], new_context, node.node.policy)
@@ -168,6 +200,7 @@ class NodeRuns:
         if isinstance(outcome, Stopped):
             return Ended(outcome, run_id, None)
         del self._inboxes[run_id], self.run_ids[node.node.id]
+        self.forget(node.node.id)
         kind = "node:complete" if isinstance(outcome, Done) else "node:error"
         event = {"type": kind, "nodeId": node.node.id, "runId": run_id, **_result(outcome)}
         return Ended(outcome, run_id, event)

@@ -84,6 +84,8 @@ class FlowRuntime:
         """A copy of all that the run is now; of a run in the store, only after `load` or `run`."""
         self._run.inbox = self._nodes.unread()
         self._run.node_runs = self._nodes.run_ids or UNSET
+        # That nobody has asked is news only in a paused run.
+        self._run.answers = self._nodes.answers if self._nodes.answers or self._run.status == "paused" else UNSET
         copy = msgspec.convert(msgspec.to_builtins(self._run), RunSnapshot)
         copy.node_status.update(dict.fromkeys(self._nodes.interrupted, "running"))
         return copy
@@ -130,6 +132,9 @@ class FlowRuntime:
     def dispatch(self, command: Command) -> None:
         """Take a command.
 
+        After `pause`, or an `abort` that is `resumable`, the message of `resume` is for all nodes that were running,
+        unless the `reason` of the abort is `shutdown`: then, as after a crash, it is for agents only.
+
         Raises:
             FlowError: there is no such command, it lacks its `runId`, or the run is over or not loaded.
         """
@@ -139,9 +144,11 @@ class FlowRuntime:
             case {"type": "send" | "reply"}:
                 self._deliver(command)
             case {"type": "abort"}:
-                self._halt(command, resumable=command.get("resumable") is True)
+                # Who only ends for a while does not mean to answer.
+                asks = [] if command.get("reason") == "shutdown" else self._nodes.running()
+                self._halt(command, resumable=command.get("resumable") is True, asks=asks)
             case {"type": "pause"}:
-                self._halt(command, resumable=True)
+                self._halt(command, resumable=True, asks=self._nodes.running())
             case {"type": "stop"}:
                 self._halt(command, resumable=False)
             case {"type": "resume"}:
@@ -157,6 +164,7 @@ class FlowRuntime:
             self._schedule,
             emit=self._emit,
             dispatch=self.dispatch,
+            pause=lambda name: self._halt({"type": "pause"}, resumable=True, asks=[name]),
             halting=lambda: self._halted or self._failed,
             unused=lambda: self.unused,
             room=self._wait_for_room,
@@ -209,7 +217,7 @@ class FlowRuntime:
                 self._run.node_status[node.node.id] = "running"
                 chosen.append(node)
             else:
-                self._nodes.interrupted.discard(node.node.id)
+                self._nodes.forget(node.node.id)
                 self._emit_all(self._schedule.skip(node, reason, decided))
                 self._save()
         return chosen
@@ -257,6 +265,7 @@ class FlowRuntime:
 
     def _note_failure(self, name: str, error: str) -> None:
         self._nodes.run_ids.pop(name, None)
+        self._nodes.forget(name)
         self._run.node_status[name] = "failed"
         self._run.outputs[name] = {"error": error}
 
@@ -269,12 +278,14 @@ class FlowRuntime:
         self._received(command)
         self._save()
 
-    def _halt(self, command: Command, *, resumable: bool) -> None:
+    def _halt(self, command: Command, *, resumable: bool, asks: Iterable[str] = ()) -> None:
+        """Pause or end the run; the message that a paused one goes on with is for the nodes that `asks` names."""
         self._received(command)
         if self._run.status in ("complete", "aborted") or (resumable and self._run.status == "paused"):
             return
         self._halted = True
         self._run.status = "paused" if resumable else "aborted"
+        self._nodes.answers.update(dict.fromkeys(asks))
         self._emit({"type": "flow:paused" if resumable else "flow:aborted"})
         self._nodes.interrupt("pause" if resumable else "abort")
         self._save()

@@ -22,8 +22,9 @@ EdgeStatus: TypeAlias = Literal["pending", "fired", "skipped"]
 class RunSnapshot(Struct, kw_only=True, rename="camel"):
     """All that a run is at one moment; as JSON it has the original's names.
 
-    `input` and `node_runs`, the run ids of the nodes that are running or were interrupted, are beside the original's
-    fields: without them a run could not go on in another process.
+    `input`, `node_runs`, the run ids of the nodes that are running or were interrupted, and `answers`, what the nodes
+    that have asked were told, None until somebody answers, are beside the original's fields: without them a run could
+    not go on in another process.
     """
 
     run_id: str
@@ -37,6 +38,7 @@ class RunSnapshot(Struct, kw_only=True, rename="camel"):
     inbox: list[Command] = []
     agent_sessions: dict[str, str] = {}
     node_runs: dict[str, str] | UnsetType = UNSET
+    answers: dict[str, str | None] | UnsetType = UNSET
 
 
 def skipped_output(reason: Literal["edge", "when"]) -> dict[str, Any]:

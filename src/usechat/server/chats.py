@@ -320,6 +320,12 @@ class ChatOpening:
         # Whoever edits a message does not want the rest of its answer.
         return self._edits or not isinstance(agent, GivesWay) or agent.gives_way(self._request.id, self._user)
 
+    def is_awaited(self) -> bool:
+        agent = self._chats.agent
+        if self._edits or self._request.last.role != "user" or not isinstance(agent, GivesWay):
+            return False
+        return agent.awaits_message(self._request.id, self._user)
+
     async def prepare(self, claim: Claim) -> Prepared:
         self._log = claim.log
         admission = self._admission = await self._begin(claim.epoch)

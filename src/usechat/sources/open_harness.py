@@ -32,13 +32,15 @@ class OpenHarnessMapper:
     """Turns the events of one run into one message; what comes after its end is dropped.
 
     `ended` tells that the message is complete. It ends with the flow, or with its agent if no event of a flow or a node
-    was seen.
+    was seen. In a log an agent that was paused or aborted may be the last that is told of its flow, and ends the
+    message as well; not so if `live`, as the runtime then tells of the flow, and may go on without the agent.
     """
 
-    def __init__(self, writer: MessageWriter, options: TransportOptions = _DEFAULT) -> None:
+    def __init__(self, writer: MessageWriter, options: TransportOptions = _DEFAULT, *, live: bool = False) -> None:
         self.ended = False
         self._writer = writer
         self._options = options
+        self._live = live
         self._runs: dict[str, Run] = {}
         self._last: Run | None = None
         self._calls = 0
@@ -156,15 +158,19 @@ class OpenHarnessMapper:
         return chunks if self._in_flow else chunks + self._finish("stop")
 
     def _agent_paused(self, event: _Event) -> list[Chunk]:
-        return self._finish("other") if self._is_ours(event) else []
+        return self._end_agent(event, lambda: self._finish("other"))
 
     def _agent_aborted(self, event: _Event) -> list[Chunk]:
-        return self._abort() if self._is_ours(event) else []
+        return self._end_agent(event, self._abort)
 
-    def _is_ours(self, event: _Event) -> bool:
-        """Whether the end of this agent is news: the one that ended the turn before may still be on its way."""
-        run_id = _run_id(event)
-        return not self._in_flow or run_id in self._runs
+    def _end_agent(self, event: _Event, end: Callable[[], list[Chunk]]) -> list[Chunk]:
+        run = self._runs.get(_run_id(event))
+        if not self._in_flow:
+            return end()
+        # The agent that ended the turn before may still be on its way.
+        if run is None:
+            return []
+        return self._again(run) if self._live else end()
 
     def _node_start(self, event: _Event) -> list[Chunk]:
         run = self._run(event)

@@ -129,6 +129,11 @@ class _Opening:
             return True
         return not isinstance(self._agent, GivesWay) or self._agent.gives_way(self._request.id, None)
 
+    def is_awaited(self) -> bool:
+        if self._continues is not None or self._request.message_id is not None:
+            return False
+        return isinstance(self._agent, GivesWay) and self._agent.awaits_message(self._request.id, None)
+
     async def prepare(self, claim: Claim) -> Prepared:
         head, continues = self.head, self._continues
         writer = MessageWriter(head.message_id, new_id=new_id, client=head.client, continues=continues)

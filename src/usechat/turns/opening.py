@@ -42,6 +42,10 @@ class Opening(Protocol):
         """Whether the turn that runs may be ended for this one, where turns replace each other; asked after `check`."""
         ...
 
+    def is_awaited(self) -> bool:
+        """Whether the turn that runs waits for this one, and is to end for it however turns make way."""
+        ...
+
     async def prepare(self, claim: Claim) -> Prepared:
         """Store what the turn begins with.
 

@@ -225,7 +225,8 @@ class Turns:
             raise RequestError(NOT_FOUND, status=404)
         # Whoever wants an answer again does not want the rest of it.
         is_stale = opening.regenerates in ("", running.message_id)
-        if is_stale or (self._settings.conflict == "replace" and (self._has_ended(running) or opening.may_replace())):
+        is_due = is_stale or opening.is_awaited()
+        if is_due or (self._settings.conflict == "replace" and (self._has_ended(running) or opening.may_replace())):
             await self._store.stop(running, "replaced", _GIVES_WAY)
             return
         if self._settings.conflict == "queue":
