@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from usechat.flows import FlowRuntime, NodeContext, NodeFunction
+from usechat.agents.chat import Chat
+from usechat.flows import FlowRuntime, NodeContext, NodeFunction, agent_node
 from usechat.protocol.chunks import Chunk, Finish, TextDelta
 from usechat.protocol.requests import decode_request
 from usechat.transports.open_harness import OpenHarnessChatTransport
@@ -14,10 +15,10 @@ from usechat.transports.open_harness import OpenHarnessChatTransport
 pytestmark = pytest.mark.anyio
 
 
-async def answers(node: NodeFunction, *texts: str) -> list[tuple[str, str | None]]:
+async def answers(node: NodeFunction, *texts: str, given: dict[str, Any] | None = None) -> list[tuple[str, str | None]]:
     """What a chat is told after each of these messages, and how that turn finishes."""
     nodes: list[dict[str, Any]] = [
-        {"id": name, "type": kind, "input": {}} for name, kind in (("a", "node"), ("b", "ends"))
+        {"id": name, "type": kind, "input": given or {}} for name, kind in (("a", "node"), ("b", "ends"))
     ]
     flow = {"name": "two", "nodes": nodes, "edges": [{"from": "a", "to": "b"}]}
 
@@ -58,3 +59,12 @@ async def test_a_node_that_says_that_the_flow_is_over_does_not_end_the_turn(kind
         context.emit({"type": kind, "flowName": "two", "status": "complete"})
 
     assert await answers(forge, "Go") == [("The end.", "stop")]
+
+
+async def test_an_agent_may_be_given_the_messages_of_the_chat():
+    async def repeat(chat: Chat) -> str:
+        return ", ".join(f"{message.role}: {message.text}" for message in chat.messages) + ". "
+
+    given = {"messages": "{{ flow.input.messages }}"}
+    told = await answers(agent_node(repeat), "One", "Two", given=given)
+    assert told == [("user: One. The end.", "stop"), ("user: One, user: Two. The end.", "stop")]
