@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -295,3 +296,13 @@ async def test_a_turn_that_runs_is_not_ended_by_a_stop_between_turns() -> None:
     assert server.made[0].snapshot().status == "running"
     await server.agent.aclose(0)
     await events.aclose()
+
+
+async def test_an_agent_that_is_let_go_with_its_runs_refuses_nobody() -> None:
+    # Runtimes that are gone leave their ids as objects to others.
+    for _ in range(50):
+        server = Server(MemoryRunStore())
+        server.agent = OpenHarnessAgent(partial(server.make, None))
+        assert await server.say(ONE) == ["one?"]
+        del server
+        gc.collect()

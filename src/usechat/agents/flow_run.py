@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard
@@ -107,11 +108,13 @@ class FlowRun:
         self._ended = asyncio.Event()
         self._unsubscribe = runtime.on_event(self._hear)
         _AT_WORK.add(id(runtime))
+        # Also if whoever has the run lets go of all of it.
+        self._let_go = weakref.finalize(self, _AT_WORK.discard, id(runtime))
 
     def leave(self) -> None:
         """Let go of the runtime."""
         self._unsubscribe()
-        _AT_WORK.discard(id(self._runtime))
+        self._let_go()
 
     @property
     def id(self) -> str:
