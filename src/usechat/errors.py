@@ -5,6 +5,7 @@ UsechatError
 ├── DatabaseBusyError          the database is locked, away or too slow; the same call may succeed later
 ├── DirectoryError             a row that the session directory cannot take (in usechat.server.sessions.directory)
 ├── FlowError                  a flow that cannot run, or a run that cannot go on
+│   └── RuntimeBusyError       the runtime is at work for another run
 ├── MappingError               an event that a source cannot use; nothing of it was written
 ├── ProtocolError              a stream broke a rule of the UI message stream
 │   ├── LocalProtocolError     our side tried to say something illegal: fix the agent or the mapper
@@ -26,6 +27,7 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "RequestError",
+    "RuntimeBusyError",
     "TailChangedError",
     "UsechatError",
 ]
@@ -67,6 +69,10 @@ class FlowError(UsechatError):
         place = f"{self.file}:{self.line}" if self.file is not None else self.path
         words = f"{self.problem} {self.remedy}".strip()
         return f"{place}: {words}" if place else words
+
+
+class RuntimeBusyError(FlowError):
+    """A runtime that is at work for another run; it may be free later."""
 
 
 class MappingError(UsechatError):

@@ -1,6 +1,9 @@
 """Chats whose runs are kept: what goes on after a restart, and what begins anew."""
 
 import asyncio
+import gc
+import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -252,3 +255,57 @@ async def test_a_run_at_work_ends_when_its_chat_is_forgotten() -> None:
     assert (runtime.snapshot().status, await store.load_snapshot(runtime.snapshot().run_id)) == ("aborted", None)
     await events.aclose()
     assert await store.load_events(runtime.snapshot().run_id) == []
+
+
+async def test_a_stop_ends_a_run_that_is_paused_and_the_next_message_begins_another_one(store: RunStore) -> None:
+    before, after = Server(store), Server(store)
+    for name in ("ann", "bob"):
+        assert await before.say(ONE, user=name) == ["one?"]
+    await before.agent.stop("c", "ann")
+    await before.agent.stop("c", "eve")
+    stopped, other = (runtime.snapshot().run_id for runtime in before.made[:2])
+    stored = [await store.load_snapshot(run) for run in (stopped, other)]
+    assert [run and run.status for run in stored] == ["aborted", "paused"]
+    assert await after.say(ONE, answer(), TWO, user="ann") == ["two?"]
+    assert await after.say(ONE, answer(), TWO, user="bob") == ["So one and two."]
+
+
+async def test_a_message_that_comes_with_a_stop_begins_another_run(store: RunStore) -> None:
+    server = Server(store)
+    assert await server.say(ONE) == ["one?"]
+    _, said = await asyncio.gather(server.agent.stop("c", None), server.say(ONE, answer(), TWO))
+    assert said == ["two?"]
+    assert await server.say(ONE, answer(), TWO, answer("a2"), THREE) == ["So two and three."]
+
+
+@pytest.mark.parametrize("how", ["stop", "forget"])
+async def test_without_a_store_nothing_is_left_of_a_paused_run_that_is_stopped(how: str) -> None:
+    server = Server(MemoryRunStore())
+    server.agent = OpenHarnessAgent(lambda: server.make(None))
+    assert await server.say(ONE) == ["one?"]
+    await getattr(server.agent, how)("c", None)
+    assert server.made[0].snapshot().status == "aborted"
+    left = weakref.ref(server.made.pop())
+    gc.collect()
+    assert left() is None
+    assert await server.say(ONE, answer(), TWO) == ["two?"]
+
+
+async def test_a_turn_that_runs_is_not_ended_by_a_stop_between_turns() -> None:
+    server = Server(MemoryRunStore(), pauses=False)
+    events = server.agent.events(new_chat(ONE))
+    await until(events, "agent:text")
+    await server.agent.stop("c", None)
+    assert server.made[0].snapshot().status == "running"
+    await server.agent.aclose(0)
+    await events.aclose()
+
+
+async def test_an_agent_that_is_let_go_with_its_runs_refuses_nobody() -> None:
+    # Runtimes that are gone leave their ids as objects to others.
+    for _ in range(50):
+        server = Server(MemoryRunStore())
+        server.agent = OpenHarnessAgent(partial(server.make, None))
+        assert await server.say(ONE) == ["one?"]
+        del server
+        gc.collect()

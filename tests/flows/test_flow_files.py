@@ -174,8 +174,55 @@ BAD: list[tuple[str, str, int, str, str]] = [
         'Write "{{ a }}".',
     ),
     ("name: research", "name: !!python/name:os.system", 1, "This is not YAML:", "Correct the indentation"),
+    ("rounds: 0", "rounds: 0, true: 1", 4, "The name of a field is a text, and not true.", "Write it in quotes."),
+    ("rounds: 0", "rounds: 0, ~: 1", 4, "The name of a field is a text, and not ~.", "Write it in quotes."),
+    ("rounds: 0", "rounds: 0, ? : 1", 4, "The name of a field is a text, and not nothing.", "Write it in quotes."),
+    ("rounds: 0", "rounds: 0, [a]: 1", 4, "This is not YAML: found unhashable key.", "Correct the indentation"),
+    ("[owls,", f"[{'[' * 500}{']' * 500},", 9, "The values are nested more than 100 deep.", "Write them flatter."),
+    ("rounds: 0", "rounds: !!int many", 4, "This is not YAML: this is no !!int.", "Correct the indentation"),
+    ("rounds: 0", "rounds: !!bool yes", 4, "This is not YAML: this is no !!bool.", "Correct the indentation"),
+    ("rounds: 0", "rounds: !!timestamp soon", 4, "This is not YAML: this is no !!timestamp.", "Correct the"),
+    ("rounds: 0", f"rounds: {'9' * 5000}", 4, "This is not YAML: this is no !!int.", "Correct the indentation"),
     ("name: research", "name: a\0b", 1, "This is not YAML:", "Write the flow as plain YAML."),
 ]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        *(
+            (text, text)
+            for text in ("yes", "No", "on", "OFF", "y", "12:30:45", "1_000", "0b11", "=", "<<", "1.2.3", "+")
+        ),
+        *((text, text) for text in ("2026-01-02", "2026-01-02T03:04:05Z", "0o18", "-0x1F", "1e", ".", "tRue", "nULL")),
+        *((text, None) for text in ("~", "null", "Null", "NULL", "")),
+        *((text, text.lower() == "true") for text in ("true", "True", "TRUE", "false", "False", "FALSE")),
+        *(("017", 17), ("-017", -17), ("+5", 5), ("0o17", 15), ("0x1F", 31), ("08", 8), ("0", 0)),
+        *(
+            ("1e3", 1000),
+            ("3.0", 3),
+            ("3.", 3),
+            ("-0.0", 0),
+            ("1.5E-1", 0.15),
+            (".5", 0.5),
+            ("+.5", 0.5),
+            ("1e300", 1e300),
+        ),
+        *(("-.inf", float("-inf")), ("!!float 3", 3), ("!!str 3", "3"), ('"017"', "017"), ("'yes'", "yes")),
+    ],
+)
+def test_a_plain_value_is_what_yaml_1_2_says(written: str, read: Any):
+    text = f"name: plain\nnodes:\n  - id: a\n    type: constant\n    input:\n      value: {written}\nedges: []\n"
+    (made,) = parse_flow(text).nodes
+    assert (made.input["value"], type(made.input["value"])) == (read, type(read))
+
+
+def test_a_name_that_yaml_1_1_takes_for_a_bool_and_a_whole_float_are_fine():
+    text = GOOD.replace("rounds: 0", "on: 1, no: 2, 3.0: 3").replace("forEach:", "maxIterations: 3.0\n    forEach:")
+    read = parse_flow(text)
+    assert read.state is not None
+    assert read.state.initial == {"on": 1, "no": 2, "3": 3}
+    assert read.edges[0].max_iterations == 3
 
 
 @pytest.mark.parametrize(("old", "new", "line", "problem", "remedy"), BAD)

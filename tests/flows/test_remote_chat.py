@@ -1,16 +1,32 @@
 import asyncio
+import gc
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
-from flows.elsewhere import NODE, START, converse, hang, original, parrot, reaches, serving, standing
+from flows.elsewhere import (
+    ABORTED,
+    COMPLETE,
+    NODE,
+    PAUSED,
+    START,
+    converse,
+    hang,
+    original,
+    parrot,
+    reaches,
+    serving,
+    standing,
+)
 from loopback import free_port
 from usechat.agents.chat import Chat
 from usechat.agents.open_harness import OpenHarnessAgent
-from usechat.flows import agent_node
+from usechat.flows import NodeContext, agent_node
 from usechat.flows.remote import RemoteRuntime
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, TextDelta
 from usechat.protocol.messages import UIMessage
@@ -41,6 +57,11 @@ class Page:
 
     async def ask(self, text: str) -> list[Chunk]:
         return await read(await self.send(text))
+
+    async def edit(self, text: str) -> list[Chunk]:
+        """Put this message in place of all others."""
+        self.messages.clear()
+        return await self.ask(text)
 
 
 async def read(stream: AsyncIterator[Chunk]) -> list[Chunk]:
@@ -110,7 +131,9 @@ async def test_many_chats_at_once_on_one_address_read_their_own_answers_only():
 
 
 @pytest.mark.parametrize("refuses", [True, False])
-async def test_an_original_serves_one_chat_at_a_time_and_nobody_reads_the_answer_of_another(refuses: bool):
+async def test_an_original_serves_one_chat_at_a_time_and_nobody_reads_the_answer_of_another(
+    refuses: bool, caplog: pytest.LogCaptureFixture
+):
     order = Random(8)  # noqa: S311
     texts = [f"chat number {number}" for number in range(12)]
     refused = 0
@@ -122,15 +145,17 @@ async def test_an_original_serves_one_chat_at_a_time_and_nobody_reads_the_answer
             chunks = await Page(url).ask(text)
             if chunks[-1] == Finish("stop"):
                 return said(chunks)
-            assert (said(chunks), chunks[-1]) == ("", Error("The runtime could not run the flow."))
+            assert (said(chunks), chunks[-1]) == ("", Error("The runtime is at work for another chat."))
             refused += 1
 
+    caplog.clear()
     async with original(agent_node(parrot), refuses=refuses) as url:
         # Two names of one place.
         places = (url, url.replace("127.0.0.1", "localhost"))
         asked = [chat(places[number % 2], text) for number, text in enumerate(texts)]
         assert await asyncio.gather(*asked) == [f"You said {text}" for text in texts]
     assert refused > 0
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_lost_runtime_ends_the_turn_with_a_clear_error_and_the_next_message_runs_anew():
@@ -153,3 +178,45 @@ async def test_a_runtime_that_is_not_there_ends_the_turn_with_an_error_without_s
     page = Page(f"ws://me:hunter2@127.0.0.1:{free_port()}/ws")
     assert (await page.ask("go"))[-1] == Error("The runtime could not run the flow.")
     assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize("how", ["stop", "delete", "edit"])
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_paused_run_that_is_ended_is_aborted_elsewhere_and_the_address_is_free(how: str, answers: bool):
+    async with standing() as harness:
+        page, other = Page(harness.url), Page(harness.url)
+        asked = asyncio.create_task(page.ask("go"))
+        assert (await harness.command())["type"] == "run"
+        await harness.say(START, PAUSED)
+        assert (await asked)[-1] == Finish("other")
+        assert (await other.ask("hello"))[-1] == Error("The runtime is at work for another chat.")
+        ends: dict[str, Callable[[str], Coroutine[Any, Any, Any]]]
+        ends = {"stop": page.transport.stop, "delete": lambda chat: page.agent.forget(chat, None), "edit": page.edit}
+        ending = asyncio.create_task(ends[how]("c"))
+        assert await harness.command() == {"type": "abort", "resumable": False}
+        if answers:
+            await harness.say(ABORTED)
+        if how != "edit":
+            await ending
+            await reaches(lambda: harness.sockets == [])
+            ending = asyncio.create_task(other.ask("hello"))
+        assert (await harness.command())["type"] == "run"
+        await harness.say(START, COMPLETE)
+        assert (await ending)[-1] == Finish("stop")
+
+
+async def test_nothing_is_left_elsewhere_of_a_paused_run_that_is_stopped():
+    async def ask(context: NodeContext, _value: object) -> None:
+        context.pause()
+        await asyncio.Event().wait()
+
+    async with serving(ask) as served:
+        before = asyncio.all_tasks()
+        page = Page(served.url)
+        assert (await page.ask("go"))[-1] == Finish("other")
+        await page.transport.stop("c")
+        assert served.runtimes[0].snapshot().status == "aborted"
+        await reaches(lambda: asyncio.all_tasks() <= before)
+        left = weakref.ref(served.runtimes.pop())
+        served.events.clear()
+        await reaches(lambda: not gc.collect() and left() is None)

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from usechat.flows import FlowRuntime, NodeContext, NodeFunction
+from usechat.agents.chat import Chat
+from usechat.flows import FlowRuntime, NodeContext, NodeFunction, agent_node
 from usechat.protocol.chunks import Chunk, Finish, TextDelta
 from usechat.protocol.requests import decode_request
 from usechat.transports.open_harness import OpenHarnessChatTransport
@@ -14,10 +15,10 @@ from usechat.transports.open_harness import OpenHarnessChatTransport
 pytestmark = pytest.mark.anyio
 
 
-async def answers(node: NodeFunction, *texts: str) -> list[tuple[str, str | None]]:
+async def answers(node: NodeFunction, *texts: str, given: dict[str, Any] | None = None) -> list[tuple[str, str | None]]:
     """What a chat is told after each of these messages, and how that turn finishes."""
     nodes: list[dict[str, Any]] = [
-        {"id": name, "type": kind, "input": {}} for name, kind in (("a", "node"), ("b", "ends"))
+        {"id": name, "type": kind, "input": given or {}} for name, kind in (("a", "node"), ("b", "ends"))
     ]
     flow = {"name": "two", "nodes": nodes, "edges": [{"from": "a", "to": "b"}]}
 
@@ -81,3 +82,12 @@ async def test_a_frame_that_a_node_emits_is_an_event_of_that_node():
     (said,) = [event for event in events if event["type"] == "agent:text"]
     assert (said["content"], said["nodeId"], said["runId"]) == ("Framed. ", "a", told[0])
     assert await answers(frames, "Go") == [("Framed. The end.", "stop")]
+
+
+async def test_an_agent_may_be_given_the_messages_of_the_chat():
+    async def repeat(chat: Chat) -> str:
+        return ", ".join(f"{message.role}: {message.text}" for message in chat.messages) + ". "
+
+    given = {"messages": "{{ flow.input.messages }}"}
+    told = await answers(agent_node(repeat), "One", "Two", given=given)
+    assert told == [("user: One. The end.", "stop"), ("user: One, user: Two. The end.", "stop")]

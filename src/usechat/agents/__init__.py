@@ -7,7 +7,7 @@ from usechat.protocol.writer import MessageWriter
 from usechat.sources import Mapper
 from usechat.turns.pump import Events, Unused
 
-__all__ = ["Agent", "CountsUnused", "ForgetsChats", "GivesWay"]
+__all__ = ["Agent", "CountsUnused", "ForgetsChats", "GivesWay", "StopsChats"]
 
 _Event = TypeVar("_Event")
 
@@ -50,3 +50,10 @@ class ForgetsChats(Protocol):
     """An agent that keeps something of a chat, which goes when the chat is deleted."""
 
     async def forget(self, chat_id: str, user: str | None) -> None: ...
+
+
+@runtime_checkable
+class StopsChats(Protocol):
+    """An agent that has something to stop in a chat between its turns."""
+
+    async def stop(self, chat_id: str, user: str | None) -> None: ...

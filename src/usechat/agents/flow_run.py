@@ -4,11 +4,12 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
 from usechat.agents.chat import Chat
 from usechat.agents.pushed import Pushed
-from usechat.errors import AgentError, FlowError
+from usechat.errors import AgentError, FlowError, RuntimeBusyError
 from usechat.protocol.messages import UIMessage
 
 __all__ = ["FlowRun", "Runtime", "is_runtime", "prompt_of"]
@@ -18,6 +19,9 @@ _Event: TypeAlias = dict[str, Any]
 _log = logging.getLogger("usechat")
 
 _OVER: Final = ("complete", "aborted")
+_BUSY: Final = "The runtime is at work for another chat."
+# How long a runtime that is not needed any more may take to leave.
+_CLOSE_SECONDS: Final = 5.0
 # The runtimes that are at work, by their ids as objects. Whoever is in here is alive.
 _AT_WORK: Final = set[int]()
 
@@ -91,7 +95,7 @@ class FlowRun:
                 "a runtime that is at work for a chat was given to another one, which was refused: "
                 "OpenHarnessChatTransport takes a function that makes a new runtime each time"
             )
-            raise AgentError("The runtime is at work for another chat.")
+            raise AgentError(_BUSY)
         self.task: asyncio.Task[BaseException | None] | None = None
         self.in_turn = False
         self._runtime = runtime
@@ -104,6 +108,7 @@ class FlowRun:
         self._said: dict[str, dict[str, int]] = {}
         self._before: dict[str, dict[str, int]] = {}
         self._shown: Pushed[_Event] | None = None
+        self._ended = asyncio.Event()
         self._unsubscribe = runtime.on_event(self._hear)
         _AT_WORK.add(id(runtime))
         # Also if nobody lets go of it, but it is gone with its loop.
@@ -183,7 +188,8 @@ class FlowRun:
         if self._shown is not None:
             await self._shown.room()
 
-    def abort(self, *, resumable: bool = False) -> None:
+    def abort(self, *, resumable: bool = False) -> bool:
+        """Abort the run; whether the runtime took that."""
         try:
             # Nodes that are only interrupted have asked nothing that the next message answers.
             reason = {"reason": "shutdown"} if resumable else {}
@@ -191,11 +197,31 @@ class FlowRun:
         # The turn is over in any case.
         except Exception:  # noqa: BLE001
             _log.exception("a runtime could not be aborted")
+            return False
+        return True
+
+    async def end(self, within: float) -> None:
+        """Abort the run, and give it so many seconds to end."""
+        self._ended.clear()
+        if not self.abort():
+            return
+        if self.task is not None:
+            await asyncio.wait([self.task], timeout=within)
+        if self.status == "paused":
+            # Whoever runs it elsewhere has yet to say that it is aborted.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), within)
 
     async def aclose(self) -> None:
         close: Callable[[], Any] | None = getattr(self._runtime, "aclose", None)
-        if close is not None:
-            await close()
+        if close is None:
+            return
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await close()
+        # A runtime of somebody else may raise anything, and it is not needed any more.
+        except Exception:  # noqa: BLE001
+            _log.exception("a runtime could not be closed")
 
     def _give(self, message: UIMessage, messages: Sequence[UIMessage]) -> None:
         """Give the runtime the message in the way that its status asks for."""
@@ -222,7 +248,9 @@ class FlowRun:
 
     def _ran(self, task: asyncio.Task[BaseException | None]) -> None:
         error = FlowError("The run was cancelled.") if task.cancelled() else task.result()
-        if error is not None and not task.cancelled():
+        if isinstance(error, RuntimeBusyError):
+            error = AgentError(_BUSY)
+        elif error is not None and not task.cancelled():
             # What the user reads of it says nothing, and the turn may be gone.
             _log.error("the run of a flow failed", exc_info=error)
         if isinstance(error, FlowError):
@@ -247,6 +275,8 @@ class FlowRun:
 
     def _hear(self, event: _Event) -> None:
         self._note(event)
+        if event.get("type") in ("flow:complete", "flow:aborted", "runtime:lost"):
+            self._ended.set()
         event = self._unsaid(event)
         if event.get("type") == "runtime:lost":
             self.hide()

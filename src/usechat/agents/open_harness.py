@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -88,6 +89,8 @@ class OpenHarnessAgent:
         self._store = store
         # By the user as well, since a server that keeps no chats lets two users choose the same id.
         self._runs: dict[_Key, FlowRun] = {}
+        # Held while the run of a chat is looked for or ended.
+        self._locks = WeakValueDictionary[_Key, asyncio.Lock]()
 
     def mapper(self, writer: MessageWriter) -> OpenHarnessMapper:
         return OpenHarnessMapper(writer, self._options, live=True)
@@ -110,11 +113,13 @@ class OpenHarnessAgent:
         key: _Key = (chat.user or "", chat.id)
         last = None
         try:
-            run = await self._run_for(key, chat)
+            async with self._lock(key):
+                run = await self._run_for(key, chat)
+                if run is not None:
+                    run.in_turn = True
             if run is None:
                 chat.write.finish()
                 return
-            run.in_turn = True
             await self._keep(key, run, chat)
             async for event in await run.show(chat):
                 last = event.get("type")
@@ -136,17 +141,26 @@ class OpenHarnessAgent:
                 self._runs[key].hide()
                 self._drop_if_done(key, self._runs[key])
 
+    async def stop(self, chat_id: str, user: str | None) -> None:
+        """End the run of a chat in which no turn runs, so that the next message begins another one."""
+        key: _Key = (user or "", chat_id)
+        async with self._lock(key):
+            run = self._runs.get(key)
+            if run is None:
+                run = await self._kept(key)
+            if run is not None and not run.in_turn:
+                await self._end(key, run)
+
     async def forget(self, chat_id: str, user: str | None) -> None:
         """End the run of the chat, and delete all runs that it had."""
         key: _Key = (user or "", chat_id)
-        run = self._runs.get(key)
-        if run is not None:
-            run.abort()
-            # What it still writes is to be deleted, too.
-            await _ended([run], _WIND_DOWN)
-            self._drop(key, run)
-        if self._store is not None:
-            await self._store.forget_chat(_name(key))
+        async with self._lock(key):
+            run = self._runs.get(key)
+            if run is not None:
+                # What it still writes is to be deleted, too.
+                await self._end(key, run)
+            if self._store is not None:
+                await self._store.forget_chat(_name(key))
 
     async def aclose(self, grace: float) -> None:
         """Give the flows that still run `grace` seconds, then abort them, or pause them if there is a store.
@@ -163,6 +177,9 @@ class OpenHarnessAgent:
             self._drop(key, run)
         if callable(self._runtime):
             await asyncio.gather(*(run.aclose() for run in runs))
+
+    def _lock(self, key: _Key) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
 
     def _stop(self, key: _Key, chat: Chat) -> None:
         # A newer message of the same chat goes on with the run that it finds.
@@ -190,9 +207,15 @@ class OpenHarnessAgent:
                 return run
             if not callable(self._runtime):
                 raise AgentError("This runtime runs only once, so it cannot answer again.")
-            run.abort()
-            self._drop(key, run)
+            await self._end(key, run)
         return self._adopt(key, self._make(None))
+
+    async def _end(self, key: _Key, run: FlowRun) -> None:
+        """Abort the run, and let go of its runtime, which may hold an address or have something to write."""
+        await run.end(_WIND_DOWN)
+        if callable(self._runtime):
+            await run.aclose()
+        self._drop(key, run)
 
     async def _kept(self, key: _Key) -> FlowRun | None:
         """The run that the chat had when it was seen last, if it can go on."""

@@ -32,11 +32,12 @@ _Mapping: TypeAlias = Callable[[MessageWriter], Mapper[Any]]
 def agent_node(agent: object, mapper: _Mapping | None = None, *, last_block: bool = False) -> NodeFunction:
     """Make a node that runs an agent: any that `create_app` takes. `mapper` is for a function that yields other events.
 
-    The node's input has a `prompt` or `messages` (`{role, content}` or UI messages); the rest of it is the body of
-    `chat.request`, and `chat.id` is the node's session. What is sent to the node while the agent answers is answered
-    after that, in another turn. The output is `{text, usage, durationMs, sessionId, numTurns}`, and `sources`, `files`,
-    `data` and `structuredOutput` of an agent that gave some, all as the last turn said them; with `last_block` the
-    text is only the last block of it. A node that was paused gives what it has, and `paused`.
+    The node's input has a `prompt` or `messages` (`{role, content}`, UI messages, or the `{role, text}` of
+    `flow.input.messages`); the rest of it is the body of `chat.request`, and `chat.id` is the node's session. What is
+    sent to the node while the agent answers is answered after that, in another turn. The output is `{text, usage,
+    durationMs, sessionId, numTurns}`, and `sources`, `files`, `data` and `structuredOutput` of an agent that gave some,
+    all as the last turn said them; with `last_block` the text is only the last block of it. A node that was paused
+    gives what it has, and `paused`.
 
     Raises:
         TypeError: it is no agent.
@@ -214,7 +215,10 @@ def _read_message(message: Any) -> UIMessage:
     match message:
         case {"role": "system" | "user" | "assistant" as role, "parts": [*parts]}:
             return UIMessage(str(message.get("id") or uuid.uuid4()), role, parts)
-        case {"role": "system" | "user" | "assistant" as role, "content": str(content)}:
-            return UIMessage(str(uuid.uuid4()), role, [{"type": "text", "text": content}])
+        case {"role": "system" | "user" | "assistant" as role, "content": str(text)} | {
+            "role": "system" | "user" | "assistant" as role,
+            "text": str(text),
+        }:
+            return UIMessage(str(uuid.uuid4()), role, [{"type": "text", "text": text}])
         case _:
             raise ValueError("A message of an agent node has a role, and a text as its content or parts.")

@@ -17,7 +17,27 @@ __all__ = ["load_flow", "parse_flow"]
 
 # How many values a file may stand for, with those that its aliases repeat.
 _MOST: Final = 100_000
+# How deep its values may be nested.
+_DEEPEST: Final = 100
+# Up to here each whole number is a float.
+_EXACT: Final = 2**53
 _QUOTED: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""")
+
+_TAG: Final = "tag:yaml.org,2002:"
+# What a plain text stands for in YAML 1.2 (its core schema), by what it may begin with. YAML 1.1 reads more into texts.
+_PLAIN: Final[dict[str, tuple[re.Pattern[str], str]]] = {
+    "null": (re.compile(r"~|null|Null|NULL|"), "~nN"),
+    "bool": (re.compile(r"true|True|TRUE|false|False|FALSE"), "tTfF"),
+    "int": (re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"), "-+0123456789"),
+    "float": (
+        re.compile(
+            r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+        ),
+        "-+.0123456789",
+    ),
+    # Not of YAML 1.2, but of many files.
+    "merge": (re.compile("<<"), "<"),
+}
 
 _log = logging.getLogger("usechat")
 
@@ -73,19 +93,33 @@ def _read_yaml(text: str, lines: dict[str, int]) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Counts the values that the file stands for, since a few aliases of aliases stand for billions."""
+    """Reads YAML 1.2, and counts the values that the file stands for: a few aliases of aliases stand for billions."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._count = 0
+        self._depth = 0
         self._sizes: dict[int, int] = {}
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        try:
+            return cast("Any", super()).construct_object(node, deep)
+        # The library does not look whether the text is one that the tag is for.
+        except (AttributeError, KeyError, ValueError) as error:
+            tag = str(node.tag).replace(_TAG, "!!")
+            raise yaml.constructor.ConstructorError(None, None, f"this is no {tag}", node.start_mark) from error
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         # The types of the library do not say what these methods give.
         loader = cast("Any", self)
         alias, line = loader.check_event(yaml.AliasEvent), loader.peek_event().start_mark.line + 1
         before = self._count
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            problem = f"The values are nested more than {_DEEPEST} deep."
+            raise FlowError(problem, remedy="Write them flatter.", line=line)
         node = super().compose_node(parent, index)
+        self._depth -= 1
         if not alias:
             self._count += 1
             self._sizes[id(node)] = self._count - before
@@ -97,6 +131,46 @@ class _Loader(yaml.SafeLoader):
             problem = f"With what its aliases repeat, the file has more than {_MOST:,} values."
             raise FlowError(problem, remedy="Write less, or repeat less.", line=line)
         return node
+
+
+def _construct_bool(_loader: _Loader, node: yaml.ScalarNode) -> bool:
+    return {"true": True, "false": False}[node.value.lower()]
+
+
+def _construct_number(_loader: _Loader, node: yaml.ScalarNode) -> int | float:
+    text = cast("str", node.value)
+    if text.startswith(("0o", "0x")):
+        return int(text, 0)
+    if _PLAIN["int"][0].fullmatch(text):
+        return int(text)
+    if not _PLAIN["float"][0].fullmatch(text):
+        raise ValueError(text)
+    number = float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    # JSON and JavaScript have one kind of number: 3.0 is 3.
+    return int(number) if number.is_integer() and abs(number) < _EXACT else number
+
+
+def _construct_text(_loader: _Loader, node: yaml.ScalarNode) -> str:
+    return cast("str", node.value)
+
+
+def _prepare() -> None:
+    # The types of the library do not say what these methods take.
+    loader = cast("Any", _Loader)
+    # In place of those of YAML 1.1.
+    loader.yaml_implicit_resolvers = {}
+    for name, (pattern, first) in _PLAIN.items():
+        # The library looks only at the beginning.
+        whole = re.compile(f"(?:{pattern.pattern})$(?!\\n)")
+        loader.add_implicit_resolver(_TAG + name, whole, [*first, ""] if name == "null" else list(first))
+    loader.add_constructor(f"{_TAG}bool", _construct_bool)
+    loader.add_constructor(f"{_TAG}int", _construct_number)
+    loader.add_constructor(f"{_TAG}float", _construct_number)
+    # As the name of a field it is never constructed.
+    loader.add_constructor(f"{_TAG}merge", _construct_text)
+
+
+_prepare()
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, lines: list[str]) -> FlowError:
@@ -131,6 +205,10 @@ def _members(node: yaml.MappingNode, path: str, text: str) -> Iterator[tuple[str
             problem = f"A binding stands here without quotes: {written}."
             quote = "'" if '"' in written else '"'
             raise FlowError(problem, remedy=f"Write {quote}{written}{quote}.", line=line)
+        if key.tag in (f"{_TAG}bool", f"{_TAG}null"):
+            written = text[key.start_mark.index : key.end_mark.index] or "nothing"
+            problem = f"The name of a field is a text, and not {written}."
+            raise FlowError(problem, remedy="Write it in quotes.", line=line)
         if name in names:
             raise FlowError(f"`{name}` stands here twice.", remedy="Remove one of the two.", line=line)
         names.add(name)

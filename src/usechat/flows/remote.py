@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import Struct
 
-from usechat.errors import FlowError
+from usechat.errors import FlowError, RuntimeBusyError
 from usechat.flows.envelope import HEADER, command_frame
 from usechat.flows.listeners import Listeners
 from usechat.flows.reconnecting import ReconnectingSocket
@@ -194,7 +194,7 @@ class RemoteRuntime:
     def _claim(self) -> None:
         """Take the address for this object alone, before anything is asked, unless the other side tells runs apart."""
         if not self._names_runs and _CLAIMS.setdefault(self._socket.address, self) is not self:
-            raise FlowError(_BUSY, remedy="Try again when that is over.")
+            raise RuntimeBusyError(_BUSY, remedy="Try again when that is over.")
 
     def _release(self) -> None:
         if _CLAIMS.get(self._socket.address) is self:

@@ -129,6 +129,14 @@ class FlowRuntime:
                 await self._journal.settled()
             return self.snapshot()
 
+    async def aclose(self) -> None:
+        """Wait until all that has happened is stored.
+
+        Raises:
+            Exception: what the store raised.
+        """
+        await self._journal.settled()
+
     def dispatch(self, command: Command) -> None:
         """Take a command.
 

@@ -197,6 +197,9 @@ class _Run:
         frame = event_frame(event, self._name)
         for client in tuple(self.clients):
             client.tell(frame)
+        if event["type"] == "flow:aborted" and not self.tasks and self._ended is not None:
+            # It was paused, so nothing of it is left to end.
+            self._ended()
 
 
 class _Served:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from usechat.agents import Agent, CountsUnused, ForgetsChats, GivesWay
+from usechat.agents import Agent, CountsUnused, ForgetsChats, GivesWay, StopsChats
 from usechat.agents.chat import Chat, Request
 from usechat.agents.registry import agent_of
 from usechat.errors import RequestError, TailChangedError
@@ -153,10 +153,15 @@ class Chats:
         return await self._rewound(await self.live(chat_id, user))
 
     async def stop(self, chat_id: str, user: str | None, turn_id: str | None) -> None:
-        """Stop the turn that runs in the user's chat, if it is this one."""
+        """Stop the turn that runs in the user's chat, if it is this one.
+
+        If none is named and none runs, whatever the agent has of the chat between its turns is stopped.
+        """
         head = await self.live(chat_id, user)
         if head is not None and turn_id in (None, head.turn):
             await self._turns.stop(head)
+        elif head is None and turn_id is None and isinstance(self.agent, StopsChats):
+            await self.agent.stop(chat_id, user)
 
     async def messages(
         self, chat_id: str, user: str | None, before: str | None = None, limit: int | None = None

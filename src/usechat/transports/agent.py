@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
-from usechat.agents import Agent, CountsUnused, GivesWay
+from usechat.agents import Agent, CountsUnused, GivesWay, StopsChats
 from usechat.agents.chat import Chat, Request
 from usechat.agents.registry import agent_of
 from usechat.ids import new_id, new_turn_id
@@ -78,10 +78,12 @@ class AgentTransport:
         return None if head is None else self._follow(head)
 
     async def stop(self, chat_id: str) -> None:
-        """Stop the turn that runs in the chat, if one does."""
+        """Stop the turn that runs in the chat, or else what the agent has of it between its turns."""
         head = await self._store.live(chat_id)
         if head is not None:
             await self._turns.stop(head)
+        elif isinstance(self.agent, StopsChats):
+            await self.agent.stop(chat_id, None)
 
     async def aclose(self, grace: float = _GRACE) -> None:
         """Give the turns, and what outlives them, `grace` seconds each, then end them."""
