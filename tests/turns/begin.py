@@ -77,7 +77,7 @@ class Asks:
         ids = count(1)
         return Prepared(MessageWriter(self.head.message_id, new_id=lambda: f"id-{next(ids)}"), None, self._spends)
 
-    def opened(self) -> None:
+    def opened(self, log: TurnLog) -> None:
         pass
 
     async def drive(self, turn: Turn) -> None:

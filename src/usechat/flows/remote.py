@@ -14,6 +14,7 @@ from usechat.errors import FlowError, RuntimeBusyError
 from usechat.flows.envelope import HEADER, command_frame
 from usechat.flows.listeners import Listeners
 from usechat.flows.reconnecting import ReconnectingSocket
+from usechat.flows.remote_call import Call
 from usechat.flows.scheduling import Command, Event, RunSnapshot, RunStatus
 
 __all__ = ["RemoteRuntime"]
@@ -31,31 +32,6 @@ _BUSY: Final = "The remote runtime is at work for another run."
 
 # Who uses a runtime that does not tell one run from another, by its address.
 _CLAIMS: Final = WeakValueDictionary[str, "RemoteRuntime"]()
-
-
-class _Call:
-    """A call of `run`: it waits until the run has started, then until it has ended; `halted` if it is not wanted."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.halted = False
-        self.patience: asyncio.TimerHandle | None = None
-        self.started: asyncio.Future[None] = loop.create_future()
-        self.ended: asyncio.Future[RunSnapshot] = loop.create_future()
-
-    def start(self) -> None:
-        if not self.started.done():
-            self.started.set_result(None)
-
-    def end(self, snapshot: RunSnapshot) -> None:
-        self.start()
-        if not self.ended.done():
-            self.ended.set_result(snapshot)
-
-    def fail(self, error: FlowError) -> None:
-        waits = self.ended if self.started.done() else self.started
-        if not waits.done():
-            waits.set_exception(error)
 
 
 class _Asked(Struct, frozen=True):
@@ -96,7 +72,7 @@ class RemoteRuntime:
         self._run = RunSnapshot(run_id=str(uuid.uuid4()))
         self._unsure = True
         self._asked: _Asked | None = None
-        self._call: _Call | None = None
+        self._call: Call | None = None
         self._one_at_a_time = asyncio.Lock()
         self._ignored: set[str] = set()
         self._stays = False
@@ -157,7 +133,7 @@ class RemoteRuntime:
                 not stop, or was lost.
         """
         async with self._one_at_a_time:
-            self._call = call = _Call()
+            self._call = call = Call()
             try:
                 await self._socket.open()
                 self._claim()
@@ -210,13 +186,13 @@ class RemoteRuntime:
             return run == self._name != ""
         return _CLAIMS.get(self._socket.address) is self
 
-    def _halt(self, call: _Call) -> None:
+    def _halt(self, call: Call) -> None:
         call.halted = True
         if call.patience is None:
             loop = asyncio.get_running_loop()
             call.patience = loop.call_later(self._start_timeout, self._interrupt, "did not stop its run in time")
 
-    def _begin(self, value: Mapping[str, Any] | None, call: _Call) -> None:
+    def _begin(self, value: Mapping[str, Any] | None, call: Call) -> None:
         if call.halted:
             raise FlowError("The run was stopped before it started.")
         self._socket.lasting = True
@@ -233,7 +209,7 @@ class RemoteRuntime:
         if command == "resume":
             self._run.status = "running"
 
-    async def _started(self, call: _Call) -> None:
+    async def _started(self, call: Call) -> None:
         if self._asked is None:
             call.start()
         try:

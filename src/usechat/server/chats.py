@@ -1,8 +1,5 @@
 """The chats of one agent: who may begin, resume and stop a turn in which of them."""
 
-import json
-import logging
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -24,6 +21,7 @@ from usechat.protocol.values import VALUE_LIMIT
 from usechat.server.admission import Admission
 from usechat.server.chat_history import ChatHistory
 from usechat.server.metrics import Metrics
+from usechat.server.turn_lines import log_turn
 from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead, TurnLog, TurnStore
 from usechat.turns.clocks import TurnLimits
 from usechat.turns.failures import ErrorText, explain
@@ -35,9 +33,7 @@ from usechat.turns.turns import Conflict, Turns, TurnSettings
 
 __all__ = ["ChatOpening", "ChatSettings", "Chats", "Conflict", "ErrorText", "OnEnd"]
 
-_log = logging.getLogger("usechat")
 _ATTEMPTS: Final = 3
-_PLAIN: Final = re.compile(r"[\w.-]+", re.ASCII)
 
 
 class ChatSettings(Struct, frozen=True, kw_only=True):
@@ -242,29 +238,9 @@ class Chats:
         else:
             seconds = time.monotonic() - began.arrived
             self.metrics.turn_ended(outcome, seconds)
-            if _log.isEnabledFor(logging.INFO):
-                self._log_turn(head, outcome, began, seconds)
+            log_turn(head, outcome, began.log, began.arrived, seconds)
         if self.settings.on_end is not None:
             await self.settings.on_end(outcome, message)
-
-    def _log_turn(self, head: TurnHead, outcome: Outcome, began: "_Began", seconds: float) -> None:
-        fields: dict[str, Any] = {
-            "turn": head.turn,
-            "chat": head.chat.rpartition("\n")[2],
-            "outcome": outcome,
-            # An agent that does not wait has ended before anybody reads.
-            "ttfb": round(seconds if (first := began.log.first_taken) is None else first - began.arrived, 4),
-            "chunks": len(began.log.frames),
-            "duration": round(seconds, 4),
-        }
-        _log.info(
-            "%s", " ".join(f"{name}={_spelled(value)}" for name, value in fields.items()), extra={"fields": fields}
-        )
-
-
-def _spelled(value: object) -> str:
-    # An id may hold anything that looks like more of the line, or like another one.
-    return str(value) if _PLAIN.fullmatch(str(value)) else json.dumps(value)
 
 
 class _Began(Struct, frozen=True):
@@ -281,7 +257,6 @@ class ChatOpening:
         "_chats",
         "_edits",
         "_headers",
-        "_log",
         "_request",
         "_user",
         "_writing",
@@ -296,7 +271,6 @@ class ChatOpening:
         self._user = user
         self._headers = headers
         self._arrived = time.monotonic()
-        self._log: TurnLog | None = None
         self._admission: Admission | None = None
         self._writing: str | None = None
         self._edits = False
@@ -332,7 +306,6 @@ class ChatOpening:
         return agent.awaits_message(self._request.id, self._user)
 
     async def prepare(self, claim: Claim) -> Prepared:
-        self._log = claim.log
         admission = self._admission = await self._begin(claim.epoch)
         settings = self._chats.settings
         writer = self._chats.history.writer(
@@ -342,9 +315,8 @@ class ChatOpening:
         spends = () if admission.messages is None else admission.approval_ids
         return Prepared(writer, admission.continues, spends)
 
-    def opened(self) -> None:
-        if self._log is not None:
-            self._chats.opened(self.head, self._arrived, self._log)
+    def opened(self, log: TurnLog) -> None:
+        self._chats.opened(self.head, self._arrived, log)
 
     def drive(self, turn: Turn) -> Awaitable[None]:
         chats = self._chats

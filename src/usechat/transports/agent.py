@@ -14,7 +14,7 @@ from usechat.protocol.frames import decode_frame
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
 from usechat.protocol.writer import MessageWriter
-from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead
+from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead, TurnLog
 from usechat.stores.memory import MemoryTurnStore
 from usechat.turns.clocks import TurnLimits
 from usechat.turns.failures import explain
@@ -141,7 +141,7 @@ class _Opening:
         writer = MessageWriter(head.message_id, new_id=new_id, client=head.client, continues=continues)
         return Prepared(writer, continues)
 
-    def opened(self) -> None:
+    def opened(self, log: TurnLog) -> None:
         pass
 
     def drive(self, turn: Turn) -> Awaitable[None]:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
-from usechat.stores import Claim, StopReason, TurnHead
+from usechat.stores import Claim, StopReason, TurnHead, TurnLog
 from usechat.turns.turn import Turn
 
 __all__ = ["Answers", "Opening", "Prepared"]
@@ -54,8 +54,8 @@ class Opening(Protocol):
         """
         ...
 
-    def opened(self) -> None:
-        """The turn begins now."""
+    def opened(self, log: TurnLog) -> None:
+        """The turn begins now, and writes this log."""
         ...
 
     def drive(self, turn: Turn) -> Awaitable[None]:

@@ -273,7 +273,7 @@ class Turns:
             if isinstance(error, FencedError):
                 raise busy() from error
             raise
-        opening.opened()
+        opening.opened(claim.log)
         if opening.stopped is not None:
             turn.stop(opening.stopped)
         turn.start(partial(opening.drive, turn))
