@@ -23,7 +23,7 @@ from usechat.protocol.clients import CLIENTS, ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import Limits
 from usechat.server.auth import BearerTokens
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 from usechat.server.endpoint import ChatEndpoint
 from usechat.stores import Outcome
 from usechat.stores.memory import MemoryTurnStore

@@ -22,7 +22,7 @@ from test_reader import MANY, V7
 from usechat.agents.chat import Chat
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 from usechat.server.endpoint import ChatEndpoint
 from usechat.stores import Outcome
 

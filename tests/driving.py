@@ -27,6 +27,9 @@ class Control:
     def hold(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def touch(self) -> None:
+        pass
+
     @property
     def full(self) -> None:
         return None

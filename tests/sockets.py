@@ -19,7 +19,7 @@ from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import Limits
 from usechat.server.auth import Authenticate
-from usechat.server.chats import ChatSettings, Conflict
+from usechat.server.chat_settings import ChatSettings, Conflict
 from usechat.server.endpoint import ChatEndpoint
 from usechat.server.responses import StreamLimits
 from usechat.server.websocket import ChatSockets

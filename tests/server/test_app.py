@@ -35,7 +35,7 @@ from usechat.history import History
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
 from usechat.server.app import create_app
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 
 ABOUT = """\
 usechat serves an agent to useChat() at {url}

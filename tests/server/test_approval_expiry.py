@@ -14,7 +14,7 @@ from usechat.agents.chat import Approval, Chat
 from usechat.database import Database
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 from usechat.sources.plain import PlainEvent, ToolCall, ToolResult
 
 EXPIRED = (409, "This approval has expired, so nothing was done.")

@@ -19,7 +19,7 @@ from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import decode_request
 from usechat.server.app import create_app
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 from usechat.stores import Outcome
 
 MEGABYTE = 1024 * 1024

@@ -20,7 +20,7 @@ from usechat.protocol.requests import decode_request
 from usechat.protocol.verdict import judge, recorded_events
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 from usechat.server.endpoint import ChatEndpoint
 from usechat.sources.plain import PlainEvent, ToolCall, ToolResult
 

@@ -16,7 +16,7 @@ from http_pages import JSON, Page, client, events, to_end, user
 from loopback import STEP, USECHAT, asking, read_until, running, serving, text_part
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 
 
 class OfItsOwnError(BaseException):

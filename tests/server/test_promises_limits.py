@@ -17,7 +17,7 @@ from loopback import STEP, USECHAT, read_until, running, serving, serving_here, 
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
-from usechat.server.chats import ChatSettings, Conflict
+from usechat.server.chat_settings import ChatSettings, Conflict
 
 with warnings.catch_warnings():
     # It would rather have the next httpx, which we need not have.

@@ -17,7 +17,7 @@ from sockets import serving as serving_sockets
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 from usechat.server.responses import StreamLimits
 from usechat.sources.plain import PlainEvent, ToolCall, ToolResult
 

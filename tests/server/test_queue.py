@@ -10,7 +10,8 @@ from loopback import message
 from usechat.agents.chat import Chat
 from usechat.errors import RequestError
 from usechat.protocol.requests import ChatRequest, decode_request
-from usechat.server.chats import Chats, ChatSettings
+from usechat.server.chat_settings import ChatSettings
+from usechat.server.chats import Chats
 from usechat.server.endpoint import ChatEndpoint
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from loopback import FINISHED, SECONDS, STEP, last_two, message, read_until, ser
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 from usechat.stores import Outcome
 
 JSON = dict[str, Any]

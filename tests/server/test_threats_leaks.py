@@ -20,7 +20,7 @@ from usechat import AgentError
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 from usechat.stores import Outcome, TurnHead
 from usechat.stores.memory import MemoryTurnStore
 

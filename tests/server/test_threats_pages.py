@@ -14,7 +14,7 @@ from websockets.typing import Origin
 from loopback import FINISHED, SECONDS, last_two, message, read_until, serving
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 from usechat.turns import TurnLimits
 
 COOKIE = {"cookie": "user=ada"}

@@ -16,7 +16,7 @@ from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
-from usechat.server.chats import ChatSettings
+from usechat.server.chat_settings import ChatSettings
 from usechat.stores import Outcome
 from usechat.turns import TurnLimits
 

@@ -42,10 +42,14 @@ class Approval(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """What came with the request: the body's fields beside the protocol's, and the headers, by lower-case name."""
+    """What came with the request: the body's fields beside the protocol's, and the headers, by lower-case name.
+
+    `context` is what a route of its own has found out for its agent.
+    """
 
     body: Mapping[str, Any]
     headers: Mapping[str, str]
+    context: Any = None
 
 
 class TurnControl(Protocol):
@@ -58,6 +62,8 @@ class TurnControl(Protocol):
     def stopping(self) -> asyncio.Event: ...
 
     def hold(self) -> AbstractContextManager[None]: ...
+
+    def touch(self) -> None: ...
 
 
 class Chat:
@@ -155,6 +161,10 @@ class Chat:
     def hold(self) -> AbstractContextManager[None]:
         """Suspend the idle clock, for work of which nothing is shown: `with chat.hold(): …`, in the event loop."""
         return self._turn.hold()
+
+    def touch(self) -> None:
+        """Let the idle clock begin anew: something has come of which nothing is shown; in the event loop."""
+        self._turn.touch()
 
     async def room(self) -> None:
         """Wait until the readers have caught up, where the turn has a bound for that."""

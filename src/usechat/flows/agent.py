@@ -179,6 +179,9 @@ class _NodeTurn:
         # A node has no idle clock.
         return nullcontext()
 
+    def touch(self) -> None:
+        pass
+
 
 def _is_cancelled() -> bool:
     task = asyncio.current_task()

@@ -19,7 +19,8 @@ from usechat.history import History, HistoryStore, MemoryHistory
 from usechat.protocol.clients import ClientName
 from usechat.protocol.requests import Limits
 from usechat.server.auth import Authenticate
-from usechat.server.chats import Chats, ChatSettings
+from usechat.server.chat_settings import ChatSettings
+from usechat.server.chats import Chats
 from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint
 from usechat.server.origins import cors as cors_middleware
@@ -27,7 +28,7 @@ from usechat.server.origins import host_check
 from usechat.server.responses import StreamLimits
 from usechat.stores import TurnStore
 
-__all__ = ["create_app", "how_to_connect"]
+__all__ = ["app_lifespan", "check_path", "create_app", "how_to_connect", "service_routes"]
 
 _SETTINGS: Final = ChatSettings()
 _LIMITS: Final = Limits()
@@ -94,7 +95,7 @@ def create_app(
         origins=origins,
         lists_all=lists_all,
     )
-    return _assemble(endpoint, path, middleware, partial(_lifespan, endpoint.chats, database, grace))
+    return _assemble(endpoint, path, middleware, partial(app_lifespan, endpoint.chats, database, grace))
 
 
 def _assemble(
@@ -123,9 +124,10 @@ def _middleware(origins: Collection[str], hosts: Sequence[str] | str | None, *, 
 
 
 @asynccontextmanager
-async def _lifespan(
+async def app_lifespan(
     chats: Chats, database: Database | None, grace: float | None, app: Starlette
 ) -> AsyncGenerator[None, None]:
+    """Let the chats work, and end them before the database."""
     async with AsyncExitStack() as stack:
         if database is not None:
             stack.push_async_callback(database.aclose)
@@ -138,13 +140,28 @@ async def _lifespan(
         yield
 
 
-def _routes(chats: Chats, path: str) -> list[Route]:
+def check_path(path: str) -> None:
+    """Refuse what cannot be the path of an endpoint.
+
+    Raises:
+        ValueError: It cannot.
+    """
     if not _PATH.fullmatch(path):
         raise ValueError(f"{path!r} is not a path such as /api/chat.")
+
+
+def _routes(chats: Chats, path: str) -> list[Route]:
+    check_path(path)
 
     async def about(request: Request) -> Response:
         url = str(request.url.replace(path=request.scope.get("root_path", "") + path, query=""))
         return PlainTextResponse(f"usechat serves an agent to useChat() at {url}\n\n{how_to_connect(url)}")
+
+    return [Route("/", about), *service_routes(chats)]
+
+
+def service_routes(chats: Chats) -> list[Route]:
+    """What whoever runs the server asks it: whether it lives, whether it takes new turns, and its metrics."""
 
     async def healthy(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -157,4 +174,4 @@ def _routes(chats: Chats, path: str) -> list[Route]:
         text, media_type = chats.metrics.render()
         return Response(text, media_type=media_type)
 
-    return [Route("/", about), Route("/healthz", healthy), Route("/readyz", ready), Route("/metrics", metrics)]
+    return [Route("/healthz", healthy), Route("/readyz", ready), Route("/metrics", metrics)]

@@ -1,4 +1,4 @@
-"""What a request brings: its body, the ids in its path, and the headers that an agent may see."""
+"""What a request brings: its body, the ids in its path, how far it has read, and the headers for an agent."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from usechat.errors import RequestError
 from usechat.protocol.messages import IDENTIFIER
 
-__all__ = ["VisibleHeaders", "breathe", "check_id", "json_body"]
+__all__ = ["VisibleHeaders", "breathe", "check_id", "json_body", "last_seen"]
 
 _LARGE: Final = 1024 * 1024
 _SECRET: Final = frozenset((b"authorization", b"cookie", b"proxy-authorization", b"sec-websocket-protocol"))
@@ -72,6 +72,13 @@ def check_id(value: str) -> str:
     if problem := IDENTIFIER(value):
         raise RequestError(f"The chat's id{problem}.")
     return value
+
+
+def last_seen(request: Request) -> tuple[str, int]:
+    """The mark of the turn that the client has a part of, and the index of the last chunk; no mark if it counts not."""
+    seen = request.query_params.get("after") or request.headers.get("last-event-id") or ""
+    mark, _, index = seen.rpartition(".")
+    return (mark, int(index)) if index.isascii() and index.isdecimal() and len(index) <= 9 else ("", 0)
 
 
 class VisibleHeaders(Mapping[str, str]):

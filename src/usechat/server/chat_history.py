@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -46,6 +46,10 @@ class ChatHistory(Protocol):
 
     def key(self, chat_id: str, owner: str) -> str:
         """What the store of turns knows the chat by."""
+        ...
+
+    def names(self, head: TurnHead) -> Mapping[str, str]:
+        """What the log calls the turn's chat."""
         ...
 
     async def admit(self, request: ChatRequest, owner: str, writing: str | None = None) -> Admission:
@@ -134,6 +138,9 @@ class ServerHistory:
 
     def key(self, chat_id: str, owner: str) -> str:
         return chat_id
+
+    def names(self, head: TurnHead) -> Mapping[str, str]:
+        return {"chat": head.chat}
 
     async def admit(self, request: ChatRequest, owner: str, writing: str | None = None) -> Admission:
         await self._settle(request.id)
@@ -251,6 +258,9 @@ class ClientHistory:
     def key(self, chat_id: str, owner: str) -> str:
         # Nobody owns the chat, so that two users may choose the same id; an id has no line breaks.
         return f"{owner}\n{chat_id}"
+
+    def names(self, head: TurnHead) -> Mapping[str, str]:
+        return {"chat": _chat_id(head)}
 
     async def admit(self, request: ChatRequest, owner: str, writing: str | None = None) -> Admission:
         messages, slices = list[UIMessage](), Slices()

@@ -14,48 +14,24 @@ from usechat.agents.registry import agent_of
 from usechat.errors import RequestError, TailChangedError
 from usechat.history import ChatEntry
 from usechat.ids import new_id, new_turn_id
-from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
-from usechat.protocol.values import VALUE_LIMIT
 from usechat.server.admission import Admission
 from usechat.server.chat_history import ChatHistory
+from usechat.server.chat_settings import ChatSettings
 from usechat.server.metrics import Metrics
 from usechat.server.turn_lines import log_turn
 from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead, TurnLog, TurnStore
-from usechat.turns.clocks import TurnLimits
-from usechat.turns.failures import ErrorText, explain
+from usechat.turns.failures import explain
 from usechat.turns.opening import Prepared
 from usechat.turns.pump import Unused, pump
 from usechat.turns.threads import Threads
-from usechat.turns.turn import OnEnd, Turn
-from usechat.turns.turns import Conflict, Turns, TurnSettings
+from usechat.turns.turn import Turn
+from usechat.turns.turns import Turns
 
-__all__ = ["ChatOpening", "ChatSettings", "Chats", "Conflict", "ErrorText", "OnEnd"]
+__all__ = ["ChatOpening", "Chats"]
 
 _ATTEMPTS: Final = 3
-
-
-class ChatSettings(Struct, frozen=True, kw_only=True):
-    """How the turns of an endpoint behave.
-
-    `conflict` says what a second message does while a turn runs in its chat: it replaces the turn, waits for it, or is
-    rejected. `approval_ttl` is for how many seconds an approval that was asked for can be answered. `error_text` may
-    choose what the user reads of an exception; None is the masked text. With `event_names`, server-sent events have
-    an `event:` line with the type of their chunk.
-    """
-
-    client: ClientName = "portable"
-    conflict: Conflict = "replace"
-    turn: TurnLimits = TurnLimits()
-    turns_per_user: int = 16
-    turns_per_process: int = 2_000
-    threads: int = 64
-    value_limit: int = VALUE_LIMIT
-    approval_ttl: float = 24 * 3600.0
-    error_text: ErrorText | None = None
-    on_end: OnEnd | None = None
-    event_names: bool = False
 
 
 class Chats:
@@ -81,12 +57,7 @@ class Chats:
         self._turns = Turns(
             store,
             history,
-            TurnSettings(
-                limits=settings.turn,
-                conflict=settings.conflict,
-                per_owner=settings.turns_per_user,
-                per_process=settings.turns_per_process,
-            ),
+            settings.turns,
             explain=partial(explain, error_text=settings.error_text),
             ended=self._ended,
         )
@@ -106,19 +77,23 @@ class Chats:
             return "draining"
         return None if await self.history.answers() else "the database does not answer"
 
-    async def begin(self, request: ChatRequest, user: str | None, headers: Mapping[str, str]) -> Reader:
-        """Begin the turn that a request asks for, and read it.
+    async def begin(
+        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], context: Any = None
+    ) -> Reader:
+        """Begin the turn that a request asks for, and read it; the agent gets the context of the request.
 
         Raises:
             RequestError: the chat is somebody else's, the request claims what is not true, or too much is running.
         """
-        return await self.open(self.opening(request, user, headers))
+        return await self.open(self.opening(request, user, headers, context))
 
-    def opening(self, request: ChatRequest, user: str | None, headers: Mapping[str, str]) -> "ChatOpening":
+    def opening(
+        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], context: Any = None
+    ) -> "ChatOpening":
         """What `open` begins; it can be stopped before that."""
         if not request.last.id:
             request = structs.replace(request, last=structs.replace(request.last, id=new_id()))
-        return ChatOpening(self, request, user, headers)
+        return ChatOpening(self, request, user, Request(request.extra, headers, context))
 
     async def open(self, opening: "ChatOpening") -> Reader:
         """Begin the turn, and read it.
@@ -238,7 +213,7 @@ class Chats:
         else:
             seconds = time.monotonic() - began.arrived
             self.metrics.turn_ended(outcome, seconds)
-            log_turn(head, outcome, began.log, began.arrived, seconds)
+            log_turn(head.turn, self.history.names(head), outcome, began.log, began.arrived, seconds)
         if self.settings.on_end is not None:
             await self.settings.on_end(outcome, message)
 
@@ -254,9 +229,9 @@ class ChatOpening:
     __slots__ = (
         "_admission",
         "_arrived",
+        "_came",
         "_chats",
         "_edits",
-        "_headers",
         "_request",
         "_user",
         "_writing",
@@ -265,11 +240,11 @@ class ChatOpening:
         "stopped",
     )
 
-    def __init__(self, chats: Chats, request: ChatRequest, user: str | None, headers: Mapping[str, str]) -> None:
+    def __init__(self, chats: Chats, request: ChatRequest, user: str | None, came: Request) -> None:
         self._chats = chats
         self._request = request
         self._user = user
-        self._headers = headers
+        self._came = came
         self._arrived = time.monotonic()
         self._admission: Admission | None = None
         self._writing: str | None = None
@@ -345,7 +320,7 @@ class ChatOpening:
             id=request.id,
             text=admission.text,
             messages=[admission.question] if admission.messages is None else admission.messages,
-            request=Request(request.extra, self._headers),
+            request=self._came,
             client=chats.settings.client,
             user=self._user,
             trigger=request.trigger,

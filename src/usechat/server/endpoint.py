@@ -1,22 +1,24 @@
 """One agent at one address: the routes of a chat."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from usechat.errors import DatabaseBusyError, RequestError
+from usechat.errors import RequestError
 from usechat.history import HistoryStore, MemoryHistory
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, check_cost, decode_request
 from usechat.server.auth import Authenticate, authenticated
-from usechat.server.bodies import VisibleHeaders, breathe, check_id, json_body
+from usechat.server.bodies import VisibleHeaders, breathe, check_id, json_body, last_seen
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
-from usechat.server.chats import Chats, ChatSettings
+from usechat.server.chat_settings import ChatSettings
+from usechat.server.chats import Chats
+from usechat.server.guard import Answer, guarded
 from usechat.server.metrics import Metrics
 from usechat.server.origins import origin_allowed
 from usechat.server.responses import StreamLimits, TurnResponse, plain_error
@@ -24,7 +26,6 @@ from usechat.server.signatures import ApprovalSigner
 from usechat.server.websocket import ChatSockets
 from usechat.stores import TurnStore
 from usechat.stores.memory import MemoryTurnStore
-from usechat.turns.failures import explain
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -74,7 +75,7 @@ class ChatEndpoint:
 
     async def respond(self, request: Request) -> Response:
         """Answer a POST with a turn as server-sent events."""
-        return await self._guarded(self._post, request)
+        return await guarded(self._post, request, self._refused)
 
     def routes(self, path: str = "/api/chat") -> list[BaseRoute]:
         """All routes of a chat, for a Starlette app."""
@@ -95,25 +96,11 @@ class ChatEndpoint:
 
         return chat_router(self.routes(path), path)
 
-    def _route(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _route(self, answer: Answer) -> Answer:
         async def route(request: Request) -> Response:
-            return await self._guarded(answer, request)
+            return await guarded(answer, request, self._refused)
 
         return route
-
-    async def _guarded(self, answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
-        try:
-            return await answer(request)
-        except RequestError as error:
-            return self._refused(error)
-        except ClientDisconnect:
-            # Nobody is there to read an answer.
-            return Response(status_code=400)
-        except DatabaseBusyError:
-            return self._refused(RequestError("The server is busy. Try again in a moment.", status=503, retry_after=5))
-        # The border: the app's own hooks and the database may raise anything.
-        except Exception as error:  # noqa: BLE001
-            return plain_error(RequestError(explain(error), status=500))
 
     def _refused(self, error: RequestError) -> Response:
         self.chats.metrics.request_refused(error.status)
@@ -130,7 +117,7 @@ class ChatEndpoint:
 
     async def _resume(self, request: Request) -> Response:
         user = await self._user(request)
-        reader = await self.chats.follow(check_id(request.path_params["chat_id"]), user, *_seen(request))
+        reader = await self.chats.follow(check_id(request.path_params["chat_id"]), user, *last_seen(request))
         if reader is None:
             return Response(status_code=204)
         return TurnResponse(reader, self._stream, self.chats.metrics)
@@ -185,7 +172,7 @@ class ChatEndpoint:
 class _Route(Route):
     """A route without what Starlette puts around a response, which an open stream would keep to its end."""
 
-    def __init__(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], methods: list[str]) -> None:
+    def __init__(self, path: str, endpoint: Answer, methods: list[str]) -> None:
         super().__init__(path, endpoint, methods=methods)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -201,13 +188,6 @@ def _chat_history(
     if history == "client":
         return ClientHistory(ApprovalSigner(approval_secret, approval_ttl))
     return ServerHistory(history or MemoryHistory(), approval_ttl, metrics.answer_late)
-
-
-def _seen(request: Request) -> tuple[str, int]:
-    """The mark of the turn that the client has a part of, and the index of the last chunk; no mark if it counts not."""
-    seen = request.query_params.get("after") or request.headers.get("last-event-id") or ""
-    mark, _, index = seen.rpartition(".")
-    return (mark, int(index)) if index.isascii() and index.isdecimal() and len(index) <= 9 else ("", 0)
 
 
 def _limit(value: str | None) -> int | None:

@@ -6,31 +6,31 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from usechat.stores import Outcome
 
-__all__ = ["Dropped", "Metrics"]
+__all__ = ["FIRST_BYTE_SECONDS", "TURN_SECONDS", "Dropped", "Metrics"]
 
 Dropped: TypeAlias = Literal["late", "unknown"]
 
-_FIRST_BYTE_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
-_TURN_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+FIRST_BYTE_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
+TURN_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 
 
 class Metrics:
     """Counts for one app, in a registry of its own, so that two apps in one process do not meet."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         self._started = Counter("usechat_turns_started", "Turns that began.", registry=registry)
         ended = Counter("usechat_turns_ended", "Turns that ended.", ["outcome"], registry=registry)
         self._ended = {outcome: ended.labels(outcome) for outcome in get_args(Outcome)}
         self._running = Gauge("usechat_turns_running", "Turns that run now.", registry=registry)
         self._turn_seconds = Histogram(
-            "usechat_turn_seconds", "How long a turn ran.", buckets=_TURN_SECONDS, registry=registry
+            "usechat_turn_seconds", "How long a turn ran.", buckets=TURN_SECONDS, registry=registry
         )
         self._streams = Gauge("usechat_streams_open", "Responses and sockets that read a turn now.", registry=registry)
         self._first_byte = Histogram(
             "usechat_first_byte_seconds",
             "From a request to the first byte of its stream.",
-            buckets=_FIRST_BYTE_SECONDS,
+            buckets=FIRST_BYTE_SECONDS,
             registry=registry,
         )
         self._chunks = Counter("usechat_chunks_sent", "Chunks sent to clients.", registry=registry)
@@ -78,4 +78,4 @@ class Metrics:
 
     def render(self) -> tuple[bytes, str]:
         """Give all metrics as text for Prometheus, and the content type of that text."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST

@@ -5,7 +5,7 @@ import time
 from typing import Final
 
 from msgspec import Struct
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from usechat.alarms import alarm_at
@@ -14,7 +14,7 @@ from usechat.protocol.sse import DONE, KEEP_ALIVE
 from usechat.server.metrics import Metrics
 from usechat.stores import Reader
 
-__all__ = ["STREAM_HEADERS", "StreamLimits", "TurnResponse", "plain_error"]
+__all__ = ["STREAM_HEADERS", "StreamLimits", "TurnResponse", "json_error", "plain_error"]
 
 STREAM_HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -28,6 +28,20 @@ _STATUS_HEADERS: Final[dict[int, dict[str, str]]] = {
     401: {"www-authenticate": "Bearer"},
     # Else the server would keep the connection for whoever goes on dripping.
     408: {"connection": "close"},
+}
+_CODES: Final = {
+    400: "VALIDATION_ERROR",
+    401: "UNAUTHORIZED",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    408: "REQUEST_TIMEOUT",
+    409: "CONFLICT",
+    413: "PAYLOAD_TOO_LARGE",
+    415: "UNSUPPORTED_MEDIA_TYPE",
+    429: "TOO_MANY_REQUESTS",
+    500: "INTERNAL_ERROR",
+    502: "BAD_GATEWAY",
+    503: "SERVICE_UNAVAILABLE",
 }
 
 
@@ -55,7 +69,7 @@ class TurnResponse(Response):
         self._made = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reader, metrics, sent = self._reader, self._metrics, 0
+        reader, metrics, sent, is_cut = self._reader, self._metrics, 0, False
         first = reader.cursor
         metrics.stream_opened()
         try:
@@ -72,11 +86,11 @@ class TurnResponse(Response):
                 if not stream.is_cut:
                     raise
             finally:
-                sent = stream.sent
+                sent, is_cut = stream.sent, stream.is_cut
                 gone.cancel()
                 stream.close()
         finally:
-            reader.leave()
+            reader.leave(is_cut=is_cut)
             metrics.stream_closed()
             metrics.sent(chunks=reader.cursor - first, size=sent)
 
@@ -204,9 +218,19 @@ async def _wait_for_disconnect(receive: Receive, stream: _Stream) -> None:
     stream.leave()
 
 
-def plain_error(error: RequestError) -> PlainTextResponse:
+def plain_error(error: RequestError) -> Response:
     """Make the response that says what was wrong, in the sentence that the client shows to its user."""
+    return PlainTextResponse(str(error), status_code=error.status, headers=_error_headers(error))
+
+
+def json_error(error: RequestError) -> Response:
+    """The same as JSON, with a code for programs."""
+    content = {"error": str(error), "code": _CODES.get(error.status, "ERROR")}
+    return JSONResponse(content, status_code=error.status, headers=_error_headers(error))
+
+
+def _error_headers(error: RequestError) -> dict[str, str]:
     headers = {"cache-control": "no-store", **_STATUS_HEADERS.get(error.status, {})}
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
-    return PlainTextResponse(str(error), status_code=error.status, headers=headers)
+    return headers

@@ -3,9 +3,10 @@
 import json
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
-from usechat.stores import Outcome, TurnHead, TurnLog
+from usechat.stores import Outcome, TurnLog
 
 __all__ = ["log_turn"]
 
@@ -14,17 +15,20 @@ _log = logging.getLogger("usechat")
 _PLAIN: Final = re.compile(r"[\w.-]+", re.ASCII)
 
 
-def log_turn(head: TurnHead, outcome: Outcome, log: TurnLog, arrived: float, seconds: float) -> None:
-    """Write the line of a turn that has ended so many seconds after its request had arrived."""
+def log_turn(
+    turn: str, names: Mapping[str, str], outcome: Outcome, log: TurnLog, arrived: float, seconds: float
+) -> None:
+    """Write the line of a turn that has ended so many seconds after its request had arrived; `names` say where."""
     if not _log.isEnabledFor(logging.INFO):
         return
     fields: dict[str, Any] = {
-        "turn": head.turn,
-        "chat": head.chat.rpartition("\n")[2],
+        "turn": turn,
+        **names,
         "outcome": outcome,
         # An agent that does not wait has ended before anybody reads.
         "ttfb": round(seconds if log.first_taken is None else log.first_taken - arrived, 4),
         "chunks": len(log.frames),
+        "bytes": log.size,
         "duration": round(seconds, 4),
     }
     line = " ".join(f"{name}={_spelled(value)}" for name, value in fields.items())

@@ -61,6 +61,10 @@ class SessionQueue:
         """The prompt that was echoed is ours."""
         self._undecided = OURS
 
+    def take(self) -> None:
+        """What runs is ours."""
+        self._run(OURS, passed=len(self._waiting))
+
     def collect(self) -> str | None:
         """The prompt that was echoed is kept, to be echoed again with others; which one it was."""
         collected, self._undecided = self._undecided, None

@@ -33,6 +33,7 @@ from usechat.sources.agent_ops_queue import OURS, UNKNOWN, SessionQueue
 __all__ = ["PromptTracker", "Sight"]
 
 _SEPARATOR: Final = "\n\n---\n\n"
+_V2: Final = ("message.create", "message.finalize", "complete")
 _AT_WORK: Final = ("thinking", "streaming", "tool_calling", "error")
 
 
@@ -91,6 +92,8 @@ class PromptTracker:
         self._last_echo: Prompted = Prompted("", "", "")
         self._queue = SessionQueue(channel, undecided=None if text is not None else OURS)
         self._turn = _Turn()
+        # Nothing has told yet that the session echoes prompts, or works for somebody else.
+        self._is_bare = True
 
     @property
     def running(self) -> bool:
@@ -106,6 +109,10 @@ class PromptTracker:
     def question_open(self) -> bool:
         """Whether our turn waits for an answer."""
         return self.running and bool(self._turn.questions)
+
+    def asks(self, question_id: str) -> bool:
+        """Whether our turn waits for the answer to this question."""
+        return self.running and question_id in self._turn.questions
 
     def mark_sent(self) -> None:
         """The prompt was sent: its echo may come from here on."""
@@ -123,6 +130,7 @@ class PromptTracker:
         except MappingError:
             return Sight("other", frame)
         ran, position = self.running, self.position
+        self._take_unechoed(meaning, frame)
         shown = self._see(meaning, frame)
         if self.ended:
             return Sight("ended", shown)
@@ -131,6 +139,22 @@ class PromptTracker:
         if shown is None and self._text is not None and self.position not in (None, position):
             shown = {"type": "status", "data": {"promptQueued": True, "queuePosition": self.position}}
         return _OTHER if shown is None else Sight("queued", shown)
+
+    def _take_unechoed(self, meaning: Meaning, frame: Frame) -> None:
+        """Take the turn for ours where V2 frames come without an echo of any prompt."""
+        match meaning:
+            case Prompted() | Queued() | Dequeued() | Opened(busy=True):
+                self._is_bare = False
+            case _ if not (self._is_bare and self._sent and self._text is not None):
+                pass
+            case Begun() | Completed() | TurnUpdate() if frame["type"] in _V2:
+                self._is_bare = False
+                self._queue.take()
+            case Failed(by="agent"):
+                self._is_bare = False
+                self._queue.take()
+            case _:
+                pass
 
     def _see(self, meaning: Meaning, frame: Frame) -> Frame | None:
         """Take a frame in; what the mapper should be given."""
@@ -180,7 +204,7 @@ class PromptTracker:
             return whole and prompt.author == self._collected[-1].author
         if self.echo_id or prompt.id in self._claimed or prompt.text != self._text:
             return False
-        return self._user_id in (None, prompt.author)
+        return not prompt.author or self._user_id in (None, prompt.author)
 
     def _collect(self, prompt: str | None) -> None:
         if prompt == OURS or (self._collected and prompt == self._channel):

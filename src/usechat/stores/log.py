@@ -42,6 +42,7 @@ class TurnLog:
         "continues",
         "first_taken",
         "frames",
+        "last_cut",
         "mark",
         "outcome",
         "readers",
@@ -59,6 +60,8 @@ class TurnLog:
         self.readers: set[Reader] = set()
         # When whoever asked for the turn began to read it, by the monotonic clock.
         self.first_taken: float | None = None
+        # Whether the last one who read was cut off and did not leave by itself.
+        self.last_cut = False
         self._client: ClientName = client
         self._event_names = event_names
         self.continues: UIMessage | None = None
@@ -220,6 +223,7 @@ class Reader:
         self._offset = 0
         self._on_leave: Callable[[], None] | None = on_leave
         log.readers.add(self)
+        log.last_cut = False
 
     def leave_unless_taken(self, seconds: float) -> None:
         """Leave if nobody has begun to read by then."""
@@ -286,11 +290,12 @@ class Reader:
         self.log.made_room()
         return frame
 
-    def leave(self) -> None:
-        """Read no more; to leave twice is to leave once."""
+    def leave(self, *, is_cut: bool = False) -> None:
+        """Read no more; to leave twice is to leave once. A reader that is cut off would have read on."""
         self._take_up()
         on_leave, self._on_leave = self._on_leave, None
         if on_leave is not None:
+            self.log.last_cut = is_cut
             self.log.readers.discard(self)
             self.log.made_room()
             on_leave()

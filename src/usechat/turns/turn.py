@@ -142,6 +142,10 @@ class Turn:
         """Suspend the idle clock."""
         return self._clocks.hold()
 
+    def touch(self) -> None:
+        """Let the idle clock begin anew."""
+        self._clocks.moved()
+
     # What the store calls.
 
     def stop(self, why: StopReason) -> None:
@@ -334,7 +338,9 @@ class Turn:
             _log.exception("what follows the end of turn %s failed", self.claim.head.turn)
 
     def _expired(self, clock: Clock) -> None:
-        if clock == "linger":
+        if clock == "linger" and self.claim.log.last_cut:
+            self._fail("The answer was not read in time.")
+        elif clock == "linger":
             self.stop("left")
         elif clock == "idle":
             self._fail("The agent did not answer in time.")

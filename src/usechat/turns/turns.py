@@ -36,10 +36,9 @@ Conflict: TypeAlias = Literal["replace", "queue", "reject"]
 NOT_FOUND: Final = "There is no such chat."
 # The most requests of one chat that wait for their turn, the one that begins among them.
 _QUEUE: Final = 16
-# How long a request waits: for its admission and what it stores, for a turn that is to give way, for those before it.
+# How long a request waits: for its admission and what it stores, and for a turn that is to give way.
 _ADMISSION: Final = 9.0
 _GIVES_WAY: Final = 8.0
-_QUEUES: Final = 30.0
 # How long a drain waits for turns that it has stopped.
 _DRAINS: Final = 6.5
 # A reader that nobody has begun to use by then leaves.
@@ -53,6 +52,7 @@ class TurnSettings(Struct, frozen=True, kw_only=True):
     conflict: Conflict = "replace"
     per_owner: int = 16
     per_process: int = 2_000
+    queue_seconds: float = 30.0
 
 
 class _Queue:
@@ -231,7 +231,7 @@ class Turns:
             return
         if self._settings.conflict == "queue":
             try:
-                async with asyncio.timeout_at(arrived + _QUEUES):
+                async with asyncio.timeout_at(arrived + self._settings.queue_seconds):
                     await self._store.freed(running)
                 queue.moved = asyncio.get_running_loop().time()
                 return

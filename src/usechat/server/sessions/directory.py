@@ -111,6 +111,10 @@ class SessionDirectory:
         """Create and migrate the tables, which any other call does as well."""
         await self._database.run(lambda _: None)
 
+    async def ping(self, within: float) -> None:
+        """Find out whether the directory answers."""
+        await self._database.read(lambda _: None, within=within)
+
     async def add_user(self, user_id: str) -> None:
         """Add a user.
 

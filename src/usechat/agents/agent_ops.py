@@ -1,0 +1,336 @@
+"""Agent Ops sessions: a message is a prompt on a socket of its own, and its turn is followed to the end."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import ExitStack, suppress
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+from websockets.exceptions import ConnectionClosed
+
+from usechat.agents.agent_ops_socket import (
+    Greeting,
+    SessionAddress,
+    SessionSocket,
+    SessionSockets,
+    SocketEvents,
+    SocketLimits,
+)
+from usechat.agents.chat import Chat
+from usechat.alarms import alarm_at
+from usechat.errors import AgentError
+from usechat.protocol.writer import MessageWriter
+from usechat.sources.agent_ops import AgentOpsMapper, AgentOpsOptions
+from usechat.sources.agent_ops_frames import Frame
+from usechat.sources.agent_ops_turns import PromptTracker
+
+__all__ = ["AgentOpsAgent", "AgentOpsEvents", "Prompt", "SessionCall"]
+
+AbortedBy: TypeAlias = Literal["client", "server"]
+
+_OPTIONS: Final = AgentOpsOptions()
+_LIMITS: Final = SocketLimits()
+_PING_SECONDS: Final = 30.0
+# How long to read what has come meanwhile, before it is known whether our prompt is the one that runs.
+_CATCH_UP: Final = 5.0
+# How long to wait for the turn of a prompt that nobody wants any more.
+_WITHDRAWS: Final = 3600.0
+# Of so many messages it is known what the upstream calls them.
+_MOST_ECHOES: Final = 20_000
+
+
+class Prompt(Struct, frozen=True):
+    """What the user says: the message's own id, its text and its files as the upstream takes them."""
+
+    message_id: str
+    text: str
+    attachments: tuple[dict[str, str], ...] = ()
+
+
+class SessionCall(Struct, frozen=True):
+    """The context of a request: where it goes, the chat as the client names it, and what is asked, if anything."""
+
+    address: SessionAddress
+    chat: str
+    prompt: Prompt | None
+
+
+class AgentOpsEvents(SocketEvents, Protocol):
+    """Who counts what happens between the gateway and the sessions."""
+
+    def aborted(self, by: AbortedBy) -> None:
+        """A stream ended before the turn of its prompt did."""
+        ...
+
+
+_Echo: TypeAlias = tuple[str, str, str, str]
+
+
+class AgentOpsAgent:
+    """Prompts the sessions of one upstream; the context of each request is a `SessionCall`.
+
+    A turn that is stopped is aborted upstream, which stops whatever runs in the session: so that is done only once our
+    prompt is the one that runs, by a task that outlives the turn.
+    """
+
+    def __init__(
+        self,
+        upstream: str,
+        *,
+        token: str | None = None,
+        options: AgentOpsOptions = _OPTIONS,
+        limits: SocketLimits = _LIMITS,
+        events: AgentOpsEvents | None = None,
+    ) -> None:
+        self.sockets = SessionSockets(upstream, token, limits, events)
+        self._options = options
+        self._events = events
+        self._following: dict[str, set[_Following]] = {}
+        self._claimed: dict[str, set[str]] = {}
+        # What the upstream calls a message of a session, user and chat.
+        self._echoes: OrderedDict[_Echo, str] = OrderedDict()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def mapper(self, writer: MessageWriter) -> AgentOpsMapper:
+        return AgentOpsMapper(writer, self._options)
+
+    async def events(self, chat: Chat) -> AsyncGenerator[Frame, None]:
+        """Prompt the session, and give the frames of the prompt's turn.
+
+        Raises:
+            AgentError: the session cannot be reached.
+        """
+        call: SessionCall = chat.request.context
+        if call.prompt is None:
+            chat.write.finish()
+            return
+        try:
+            socket = await self.sockets.open(call.address)
+        except AgentError:
+            self._count_abort("server")
+            raise
+        following = self._follow(call, call.prompt, socket)
+        # Whether what was read is all that came, as far as anybody can know.
+        is_current = True
+        try:
+            await self._prompt(following, call)
+            while not following.tracker.ended:
+                frame = await following.step(chat)
+                if frame is not None:
+                    is_current = False
+                    yield frame
+                    is_current = True
+        except ConnectionClosed:
+            following.is_lost = True
+        finally:
+            following.rest()
+            self._remember(call, following)
+            if not following.tracker.ended:
+                left = chat.stopped in ("stopped", "left", "replaced")
+                self._count_abort("client" if left else "server")
+            self._spawn(self._leave(call.address.session, following, is_current=is_current))
+
+    async def channels(self, address: SessionAddress) -> list[tuple[str, str]]:
+        """The channels of the session, as types and ids.
+
+        Raises:
+            AgentError: the session cannot be reached.
+        """
+        async with self.sockets.visit(address) as socket:
+            return (await socket.greeted()).channels
+
+    async def answer(self, address: SessionAddress, question_id: str, *, answer: str | bool) -> bool:
+        """Answer a question of the session; False if it is not open.
+
+        Raises:
+            AgentError: the session cannot be reached.
+        """
+        for following in self._following.get(address.session, ()):
+            if following.tracker.asks(question_id):
+                with suppress(ConnectionClosed):
+                    await following.socket.send("answer", questionId=question_id, answer=answer)
+                    return True
+        async with self.sockets.visit(address) as socket:
+            # Those that are open are told to whoever comes, and then that somebody came.
+            while (frame := await socket.next()).get("type") != "user.joined":
+                if frame.get("type") == "question" and frame.get("questionId") == question_id:
+                    await socket.send("answer", questionId=question_id, answer=answer)
+                    return True
+        return False
+
+    async def aclose(self, grace: float) -> None:
+        """Give the prompts that were withdrawn `grace` seconds to come to their turn, and leave."""
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=max(grace, _CATCH_UP))
+        leaving = list(self._leaving)
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+
+    def _follow(self, call: SessionCall, prompt: Prompt, socket: SessionSocket) -> "_Following":
+        address = call.address
+        tracker = PromptTracker(
+            prompt.text,
+            user_id=address.user,
+            channel=":".join(address.channel),
+            claimed=self._claimed.setdefault(address.session, set()),
+        )
+        following = _Following(socket, tracker)
+        self._following.setdefault(address.session, set()).add(following)
+        return following
+
+    async def _prompt(self, following: "_Following", call: SessionCall) -> None:
+        """Send the prompt; a message that the session has already goes first, with what followed it."""
+        prompt, (channel_type, channel_id) = call.prompt, call.address.channel
+        if prompt is None:
+            return
+        earlier = self._echoes.get(_echo_key(call, prompt.message_id))
+        if earlier is not None and await self._may_revert(following, call, earlier):
+            await following.socket.send("revert", messageId=earlier)
+        fields: dict[str, Any] = {"attachments": prompt.attachments} if prompt.attachments else {}
+        following.tracker.mark_sent()
+        await following.socket.send(
+            "prompt",
+            content=prompt.text,
+            queueMode="followup",
+            channelType=channel_type,
+            channelId=channel_id,
+            **fields,
+        )
+
+    async def _may_revert(self, following: "_Following", call: SessionCall, earlier: str) -> bool:
+        """Whether nobody but this chat has said anything since that message, all of which would go with it."""
+        messages = (await following.greeted()).messages
+        if messages is None:
+            return True
+        ids = [message.id for message in messages]
+        if earlier not in ids:
+            return False
+        own = {echo for key, echo in self._echoes.items() if key[:3] == _echo_key(call, "")[:3]}
+        return all(message.role != "user" or message.id in own for message in messages[ids.index(earlier) :])
+
+    def _remember(self, call: SessionCall, following: "_Following") -> None:
+        echo = following.tracker.echo_id
+        if call.prompt is not None and echo:
+            key = _echo_key(call, call.prompt.message_id)
+            self._echoes[key] = echo
+            self._echoes.move_to_end(key)
+            while len(self._echoes) > _MOST_ECHOES:
+                self._echoes.popitem(last=False)
+
+    async def _leave(self, session: str, following: "_Following", *, is_current: bool) -> None:
+        try:
+            if not following.is_lost:
+                with suppress(ConnectionClosed, TimeoutError):
+                    await following.withdraw(is_current=is_current)
+        finally:
+            others = self._following[session]
+            others.discard(following)
+            if not others:
+                del self._following[session], self._claimed[session]
+            try:
+                await following.close()
+            finally:
+                self.sockets.closed(session)
+
+    def _count_abort(self, by: AbortedBy) -> None:
+        if self._events is not None:
+            self._events.aborted(by)
+
+    def _spawn(self, leaving: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(leaving)
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+
+class _Following:
+    """A prompt of ours on a socket of its own."""
+
+    def __init__(self, socket: SessionSocket, tracker: PromptTracker) -> None:
+        self.socket = socket
+        self.tracker = tracker
+        self.is_lost = False
+        self._early: deque[Frame] = deque()
+        self._held = ExitStack()
+        self._is_held = False
+        self._loop = asyncio.get_running_loop()
+        self._alarm = alarm_at(self._loop, self._loop.time() + _PING_SECONDS, self._ping)
+        self._pinging: asyncio.Task[None] | None = None
+
+    async def greeted(self) -> Greeting:
+        """What the session says of itself; what is read on the way is kept."""
+        while self.socket.greeting is None:
+            self._early.append(await self.socket.next())
+        return self.socket.greeting
+
+    async def step(self, chat: Chat) -> Frame | None:
+        """Read a frame, and give what the mapper should be given, if anything.
+
+        Raises:
+            ConnectionClosed: the socket was closed.
+        """
+        frame = self._early.popleft() if self._early else await self.socket.next()
+        if frame.get("type") == "pong":
+            return None
+        chat.touch()
+        # One that cannot be read is for the mapper, which counts it.
+        shown = self.tracker.see(frame).frame if frame else frame
+        waits = self.tracker.position is not None or self.tracker.question_open
+        if waits and not self._is_held:
+            self._held.enter_context(chat.hold())
+        elif self._is_held and not waits:
+            self._held.close()
+        self._is_held = waits
+        return shown
+
+    def rest(self) -> None:
+        """Nothing more is shown."""
+        self._held.close()
+
+    async def withdraw(self, *, is_current: bool) -> None:
+        """Abort the turn of our prompt, as soon as it runs, unless it has ended.
+
+        Raises:
+            ConnectionClosed: the socket was closed.
+            TimeoutError: it did not run for too long.
+        """
+        async with asyncio.timeout(_WITHDRAWS):
+            if not is_current and not self.tracker.ended:
+                await self._catch_up()
+            while not self.tracker.ended and not self.tracker.running:
+                self._see(await self.socket.next())
+            if not self.tracker.ended:
+                await self.socket.send("abort")
+
+    async def close(self) -> None:
+        self._alarm.cancel()
+        if self._pinging is not None:
+            self._pinging.cancel()
+        await self.socket.close()
+
+    async def _catch_up(self) -> None:
+        """Read what has come while nobody read: by now the turn that runs may be somebody else's."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CATCH_UP):
+                await self.socket.send("ping")
+                while not self.tracker.ended and (frame := await self.socket.next()).get("type") != "pong":
+                    self._see(frame)
+
+    def _see(self, frame: Frame) -> None:
+        if frame:
+            self.tracker.see(frame)
+
+    def _ping(self) -> None:
+        self._alarm = alarm_at(self._loop, self._loop.time() + _PING_SECONDS, self._ping)
+        if self._pinging is None or self._pinging.done():
+            self._pinging = self._loop.create_task(self._send_ping())
+
+    async def _send_ping(self) -> None:
+        # Whoever reads learns that it is closed.
+        with suppress(ConnectionClosed):
+            await self.socket.send("ping")
+
+
+def _echo_key(call: SessionCall, message_id: str) -> _Echo:
+    return call.address.session, call.address.user, call.chat, message_id

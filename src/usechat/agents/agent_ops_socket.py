@@ -1,0 +1,225 @@
+"""A session's WebSocket: how it is opened, read, spoken to and closed, and how many of them there may be."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct, field
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+
+from usechat.errors import AgentError
+from usechat.sources.agent_ops_frames import Frame
+
+__all__ = ["Greeting", "SessionAddress", "SessionSocket", "SessionSockets", "SocketEvents", "SocketLimits"]
+
+CONNECTION_FAILED: Final = "Connection failed"
+TOO_MANY: Final = "Too many connections to this session are open. Try again in a moment."
+
+# A larger frame is looked at before it is decoded as a whole: the first one has all that was ever said in the session.
+_LARGE: Final = 64 * 1024
+# How long the other side may take to close. One that we do not read would take for ever.
+_CLOSES: Final = 1.0
+
+
+class SessionAddress(Struct, frozen=True):
+    """Whose socket to which session; `token` is what the upstream knows the user by, `channel` a type and an id."""
+
+    session: str
+    user: str
+    token: str
+    channel: tuple[str, str] = ("web", "default")
+
+
+class SocketLimits(Struct, frozen=True):
+    """How many sockets may be open at once, how long one may take to open, and how large a frame may be."""
+
+    per_session: int = 256
+    in_all: int = 2_000
+    open_seconds: float = 10.0
+    frame: int = 64 * 1024 * 1024
+
+
+class SocketEvents(Protocol):
+    """Who counts what happens to sockets."""
+
+    def open_failed(self) -> None: ...
+
+
+class _Message(Struct):
+    id: Any = None
+    role: Any = None
+    channel_type: Any = field(default=None, name="channelType")
+    channel_id: Any = field(default=None, name="channelId")
+
+
+class _Session(Struct):
+    messages: list[_Message] | None = None
+
+
+class _State(Struct):
+    busy: Any = field(default=None, name="runnerBusy")
+    queued: Any = field(default=None, name="promptsQueued")
+
+
+class Greeting(Struct):
+    """What `init` says of the session, without the texts; `messages` is None if it does not list them."""
+
+    session: _Session = field(default_factory=_Session)
+    data: _State = field(default_factory=_State)
+
+    @property
+    def messages(self) -> list[_Message] | None:
+        return self.session.messages
+
+    @property
+    def channels(self) -> list[tuple[str, str]]:
+        """The channels of the messages, each once, after the default one."""
+        found = {("web", "default"): None}
+        for message in self.messages or ():
+            if isinstance(message.channel_type, str) and isinstance(message.channel_id, str):
+                found[message.channel_type, message.channel_id] = None
+        return list(found)
+
+
+class _Kind(Struct):
+    type: Any = None
+
+
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_kind: Final = msgspec.json.Decoder(_Kind).decode
+_decode_greeting: Final = msgspec.json.Decoder(Greeting).decode
+
+
+class SessionSocket:
+    """One open WebSocket. `greeting` is what its `init` said, once that was read."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.greeting: Greeting | None = None
+        self._connection = connection
+
+    async def next(self) -> Frame:
+        """The next frame; one that is no JSON object is an empty one.
+
+        Raises:
+            ConnectionClosed: there is none.
+        """
+        raw = await self._connection.recv(decode=False)
+        try:
+            if len(raw) > _LARGE and _decode_kind(raw).type == "init":
+                return self._greet(raw)
+            frame = _decode(raw)
+            return self._greet(raw) if frame.get("type") == "init" else frame
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return {}
+
+    async def greeted(self) -> Greeting:
+        """Read on to the `init`.
+
+        Raises:
+            ConnectionClosed: it did not come.
+        """
+        while self.greeting is None:
+            await self.next()
+        return self.greeting
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        """Send a message.
+
+        Raises:
+            ConnectionClosed: the socket is closed.
+        """
+        await self._connection.send(msgspec.json.encode({"type": kind, **fields}), text=True)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def _greet(self, raw: bytes) -> Frame:
+        self.greeting = greeting = _decode_greeting(raw)
+        return {"type": "init", "data": {"runnerBusy": greeting.data.busy, "promptsQueued": greeting.data.queued}}
+
+
+class SessionSockets:
+    """Opens the sockets of all sessions of one upstream, and counts them. With a `token`, it is given for all users."""
+
+    def __init__(self, upstream: str, token: str | None, limits: SocketLimits, events: SocketEvents | None) -> None:
+        self._upstream = upstream.rstrip("/")
+        self._token = token
+        self._limits = limits
+        self._events = events
+        self._open: Counter[str] = Counter()
+        self.count = 0
+        """How many are open, or being opened."""
+
+    @property
+    def most_of_a_session(self) -> int:
+        return max(self._open.values(), default=0)
+
+    def has_room(self, session: str) -> bool:
+        return self._open[session] < self._limits.per_session and self.count < self._limits.in_all
+
+    async def open(self, address: SessionAddress) -> SessionSocket:
+        """Open a socket, which counts until `closed` is called.
+
+        Raises:
+            AgentError: there are too many, or it cannot be opened.
+        """
+        session = address.session
+        if not self.has_room(session):
+            raise AgentError(TOO_MANY)
+        self._open[session] += 1
+        self.count += 1
+        try:
+            return SessionSocket(await self._connect(address))
+        except BaseException as error:
+            self.closed(session)
+            if not isinstance(error, OSError | InvalidHandshake | InvalidURI | TimeoutError | ConnectionClosed):
+                raise
+            if self._events is not None:
+                self._events.open_failed()
+            raise AgentError(CONNECTION_FAILED) from error
+
+    def closed(self, session: str) -> None:
+        self._open[session] -= 1
+        self.count -= 1
+        if not self._open[session]:
+            del self._open[session]
+
+    @asynccontextmanager
+    async def visit(self, address: SessionAddress) -> AsyncGenerator[SessionSocket, None]:
+        """Open a socket for a moment; what is done with it has as long as it may take to open.
+
+        Raises:
+            AgentError: there are too many, or it cannot be opened, or was closed, or is too slow.
+        """
+        socket = await self.open(address)
+        try:
+            async with asyncio.timeout(self._limits.open_seconds):
+                yield socket
+        except (ConnectionClosed, TimeoutError) as error:
+            raise AgentError(CONNECTION_FAILED) from error
+        finally:
+            try:
+                await socket.close()
+            finally:
+                self.closed(address.session)
+
+    async def _connect(self, address: SessionAddress) -> ClientConnection:
+        # An id may hold anything; the upstream takes the user from the token, and a token of ours names none.
+        path = f"/api/sessions/{quote(address.session, safe='')}/ws?role=client&userId={quote(address.user, safe='')}"
+        return await connect(
+            self._upstream + path,
+            additional_headers={"Authorization": f"Bearer {self._token or address.token}"},
+            user_agent_header="usechat",
+            compression=None,
+            proxy=None,
+            open_timeout=self._limits.open_seconds,
+            # Whoever is not read cannot be heard to be alive, either; the idle clock is there for the rest.
+            ping_interval=None,
+            close_timeout=_CLOSES,
+            max_size=self._limits.frame,
+        )

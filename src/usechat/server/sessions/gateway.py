@@ -1,0 +1,235 @@
+"""The gateway: sessions of Agent Ops as chats for `useChat()`, for those who may use them."""
+
+import asyncio
+from collections.abc import Collection
+from functools import partial
+from typing import Final
+from urllib.parse import quote, unquote
+
+import msgspec
+from msgspec import Struct, field, structs
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
+
+from usechat.agents.agent_ops import AgentOpsAgent, SessionCall
+from usechat.agents.agent_ops_socket import TOO_MANY, SessionAddress
+from usechat.database import Database
+from usechat.errors import AgentError, RequestError
+from usechat.protocol.messages import IDENTIFIER
+from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
+from usechat.server.app import app_lifespan, check_path, service_routes
+from usechat.server.auth import Authenticate, authenticated, bearer_token
+from usechat.server.bodies import VisibleHeaders, check_id, json_body, last_seen
+from usechat.server.chats import Chats
+from usechat.server.guard import guarded
+from usechat.server.origins import cors as cors_middleware
+from usechat.server.responses import TurnResponse, json_error
+from usechat.server.sessions.access import Endpoint
+from usechat.server.sessions.auth import DirectoryAuth
+from usechat.server.sessions.directory import SessionDirectory
+from usechat.server.sessions.history import SessionHistory, scoped
+from usechat.server.sessions.metrics import GatewayMetrics
+from usechat.server.sessions.prompting import prompt_of
+from usechat.server.sessions.settings import GatewaySettings
+from usechat.stores.memory import MemoryTurnStore
+
+__all__ = ["sessions_gateway"]
+
+_SETTINGS: Final = GatewaySettings()
+_NO_ROUTE: Final = "There is nothing here."
+_BODY_DEADLINE: Final = 30.0
+# A message may have 25 million characters of files; the messages before it are not looked at.
+_BODY: Final = Limits(body=40 * 1024 * 1024, messages=20_000, values=150_000)
+_LARGE_BODY: Final = 1024 * 1024
+_ANSWER_SIZE: Final = 64 * 1024
+
+
+def sessions_gateway(
+    *,
+    upstream: str,
+    directory: SessionDirectory | str,
+    authenticate: Authenticate | None = None,
+    settings: GatewaySettings = _SETTINGS,
+    path: str = "/api/sessions",
+    cors: Collection[str] | str = (),
+    grace: float | None = 10.0,
+) -> Starlette:
+    """Make the app that serves the sessions of an Agent Ops upstream, with `/healthz`, `/readyz` and `/metrics`.
+
+    `directory` says who may use which session: one of your own, or the URL of its database. `authenticate` says who is
+    asking; without it those are the users of the directory, by its tokens. `cors` are the origins whose pages may call.
+    A server that is told to end gives running turns `grace` seconds; with None the app leaves signals alone.
+
+    Raises:
+        ValueError: The path, the upstream, an origin or the database URL is not one.
+        ImportError: The package that the database needs is not installed.
+    """
+    check_path(path)
+    if not upstream.startswith(("ws://", "wss://")):
+        raise ValueError(f"{upstream!r} is not the address of an upstream, such as ws://localhost:8787.")
+    database = None
+    if isinstance(directory, str):
+        database = Database(directory)
+        directory = SessionDirectory(database)
+    gateway = _Gateway(upstream, directory, authenticate or DirectoryAuth(directory), settings)
+    origins = (cors,) if isinstance(cors, str) else cors
+    return Starlette(
+        routes=[Mount(path, gateway), *service_routes(gateway.chats)],
+        middleware=[cors_middleware(origins, credentials=False)] if origins else [],
+        exception_handlers={HTTPException: _no_route},
+        lifespan=partial(app_lifespan, gateway.chats, database, grace),
+    )
+
+
+class _Answer(Struct):
+    question_id: str = field(name="questionId")
+    answer: str | bool
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
+class _Gateway:
+    """The routes of sessions, as one ASGI app below their common path."""
+
+    def __init__(
+        self, upstream: str, directory: SessionDirectory, authenticate: Authenticate, settings: GatewaySettings
+    ) -> None:
+        metrics = GatewayMetrics()
+        self._agent = agent = AgentOpsAgent(
+            upstream,
+            token=settings.upstream_token,
+            options=settings.options,
+            limits=settings.sockets,
+            events=metrics,
+        )
+        metrics.watch_sockets(lambda: agent.sockets.count, lambda: agent.sockets.most_of_a_session)
+        self.chats = Chats(agent, MemoryTurnStore(), SessionHistory(directory), settings.chats, metrics)
+        self._directory = directory
+        self._authenticate = authenticate
+        self._is_on = settings.is_on
+        self._stream = settings.stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await guarded(self._route, Request(scope, receive, send), self._refused)
+        await response(scope, receive, send)
+
+    async def _route(self, request: Request) -> Response:
+        if not self._is_on:
+            raise RequestError(_NO_ROUTE, status=404)
+        found = _find_route(request.scope)
+        if found is None:
+            raise RequestError(_NO_ROUTE, status=404)
+        endpoint, method, session, chat_id = found
+        if request.method != method:
+            raise RequestError(f"This takes {method}.", status=405)
+        user = await self._user(request)
+        await self._directory.check_access(session, user, endpoint)
+        match endpoint:
+            case "chat":
+                return await self._chat(request, session, user)
+            case "stream":
+                return await self._resume(request, scoped(session, check_id(chat_id)), user)
+            case "stop":
+                await self.chats.stop(scoped(session, check_id(chat_id)), user, request.query_params.get("turn"))
+                return Response(status_code=204)
+            case "answer":
+                return await self._answer(request, self._address(request, session, user))
+            case "channels":
+                return await self._channels(self._address(request, session, user))
+
+    async def _chat(self, request: Request, session: str, user: str) -> Response:
+        address = self._address(request, session, user)
+        body = await json_body(request, limit=_BODY.body, deadline=_BODY_DEADLINE)
+        # A large one would hold up everybody else.
+        asked = await asyncio.to_thread(_read, body) if len(body) > _LARGE_BODY else _read(body)
+        call = SessionCall(address, asked.id, prompt_of(asked))
+        self._check_room(session)
+        scoped_request = structs.replace(asked, id=scoped(session, asked.id))
+        reader = await self.chats.begin(scoped_request, user, VisibleHeaders(request.scope["headers"]), call)
+        return TurnResponse(reader, self._stream, self.chats.metrics)
+
+    async def _resume(self, request: Request, chat_id: str, user: str) -> Response:
+        reader = await self.chats.follow(chat_id, user, *last_seen(request))
+        return Response(status_code=204) if reader is None else TurnResponse(reader, self._stream, self.chats.metrics)
+
+    async def _answer(self, request: Request, address: SessionAddress) -> Response:
+        body = await json_body(request, limit=_ANSWER_SIZE, deadline=_BODY_DEADLINE)
+        given = decode_json(
+            _ANSWER, body, "The body", "must be an object with a questionId and a text or boolean answer"
+        )
+        self._check_room(address.session)
+        try:
+            is_open = await self._agent.answer(address, given.question_id, answer=given.answer)
+        except AgentError as error:
+            raise RequestError(str(error), status=502) from error
+        if not is_open:
+            raise RequestError("There is no such question open.", status=404)
+        return Response(status_code=204)
+
+    async def _channels(self, address: SessionAddress) -> Response:
+        self._check_room(address.session)
+        try:
+            channels = await self._agent.channels(address)
+        except AgentError as error:
+            raise RequestError(str(error), status=502) from error
+        named = [{"channelType": kind, "channelId": name} for kind, name in channels]
+        return JSONResponse({"channels": named}, headers={"cache-control": "no-store"})
+
+    async def _user(self, request: Request) -> str:
+        user = await authenticated(self._authenticate, request)
+        if user is None or IDENTIFIER(user):
+            raise RequestError("Missing or invalid authentication.", status=401)
+        return user
+
+    def _address(self, request: Request, session: str, user: str) -> SessionAddress:
+        query = request.query_params
+        channel = query.get("channelType") or "web", query.get("channelId") or "default"
+        for name, value in zip(("channelType", "channelId"), channel, strict=True):
+            if problem := IDENTIFIER(value):
+                raise RequestError(f"{name}{problem}.")
+        return SessionAddress(session, user, bearer_token(request) or "", channel)
+
+    def _check_room(self, session: str) -> None:
+        if not self._agent.sockets.has_room(session):
+            raise RequestError(TOO_MANY, status=503, retry_after=5)
+
+    def _refused(self, error: RequestError) -> Response:
+        self.chats.metrics.request_refused(error.status)
+        return json_error(error)
+
+
+def _find_route(scope: Scope) -> tuple[Endpoint, str, str, str] | None:
+    """The endpoint that a path names, its method, the session and the chat.
+
+    The path is looked at as it was sent, since a session's id may hold slashes, which are escaped in it.
+    """
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    # Not every server tells how it was sent.
+    raw_path = scope.get("raw_path") or quote(scope["path"]).encode()
+    raw = [unquote(segment) for segment in raw_path.decode("latin-1").split("/")]
+    match raw:
+        case [*_, session, "chat", chat_id, "stream"] if path == f"/{session}/chat/{chat_id}/stream":
+            return "stream", "GET", session, chat_id
+        case [*_, session, "chat", chat_id, "stop"] if path == f"/{session}/chat/{chat_id}/stop":
+            return "stop", "POST", session, chat_id
+        case [*_, session, "chat" | "answer" as endpoint] if path == f"/{session}/{endpoint}":
+            return endpoint, "POST", session, ""
+        case [*_, session, "channels"] if path == f"/{session}/channels":
+            return "channels", "GET", session, ""
+        case _:
+            return None
+
+
+def _read(body: bytes) -> ChatRequest:
+    check_cost(body, _BODY)
+    return decode_request(body, _BODY, checked=True)
+
+
+async def _no_route(_request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return json_error(RequestError(_NO_ROUTE, status=status))

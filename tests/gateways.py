@@ -1,0 +1,106 @@
+"""A gateway on a real port, in front of a session agent on a real WebSocket, with a directory of users and sessions."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from loopback import SECONDS, message, parts, serving_here
+from usechat.database import Database
+from usechat.server.sessions.directory import SessionDirectory
+from usechat.server.sessions.gateway import sessions_gateway
+from usechat.server.sessions.settings import GatewaySettings
+from usechat.session_agent import Fault, SessionAgent, SessionSettings
+
+SETTINGS = GatewaySettings(enabled=True)
+
+
+class Gateway:
+    """A gateway and what stands behind it. Users are made when they are asked for; `ana` owns the session `s1`."""
+
+    def __init__(self, url: str, agent: SessionAgent, directory: SessionDirectory, http: httpx.AsyncClient) -> None:
+        self.url = url
+        self.agent = agent
+        self.directory = directory
+        self.http = http
+        self._tokens: dict[str, str] = {}
+
+    async def headers(self, user: str) -> dict[str, str]:
+        if user not in self._tokens:
+            await self.directory.add_user(user)
+            self._tokens[user] = await self.directory.add_token(user, 3600)
+        return {"authorization": f"Bearer {self._tokens[user]}"}
+
+    def path(self, rest: str, session: str = "s1") -> str:
+        return f"{self.url}/api/sessions/{quote(session, safe='')}/{rest}"
+
+    async def post(self, rest: str, *, user: str = "ana", session: str = "s1", **options: Any) -> httpx.Response:
+        return await self.http.post(self.path(rest, session), headers=await self.headers(user), **options)
+
+    async def get(self, rest: str, *, user: str = "ana", session: str = "s1") -> httpx.Response:
+        return await self.http.get(self.path(rest, session), headers=await self.headers(user))
+
+    async def ask(self, text: str, *, chat: str = "c", user: str = "ana", session: str = "s1") -> str:
+        """The whole stream of an answer."""
+        response = await self.post("chat", user=user, session=session, json=message(text, chat))
+        assert response.status_code == 200, response.text
+        return response.text
+
+    async def parts(self, text: str, **options: Any) -> list[dict[str, Any]]:
+        return parts(await self.ask(text, **options))
+
+    @asynccontextmanager
+    async def asking(
+        self, text: str, *, chat: str = "c", user: str = "ana", session: str = "s1", query: str = ""
+    ) -> AsyncGenerator[AsyncIterator[dict[str, Any]]]:
+        """Ask, and give the chunks of the answer as they come; whoever leaves it early disconnects."""
+        url, headers = self.path(f"chat{query}", session), await self.headers(user)
+        async with self.http.stream("POST", url, json=message(text, chat), headers=headers) as response:
+            assert response.status_code == 200, await response.aread()
+            yield chunks(response)
+
+    async def metric(self, name: str) -> float:
+        lines = (await self.http.get(f"{self.url}/metrics")).text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.split(" ")[0].split("{")[0] == name)
+
+
+async def chunks(response: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
+    async for line in response.aiter_lines():
+        if line.startswith("data: {"):
+            yield msgspec.json.decode(line.removeprefix("data: "))
+
+
+async def until_chunk(stream: AsyncIterator[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    """Read to the chunk with these fields."""
+    async for chunk in stream:
+        if wanted.items() <= chunk.items():
+            return chunk
+    raise AssertionError(f"{wanted} did not come")
+
+
+@asynccontextmanager
+async def serving_gateway(
+    settings: GatewaySettings = SETTINGS,
+    *,
+    agent: SessionSettings | None = None,
+    faults: tuple[Fault, ...] = (),
+    **options: Any,
+) -> AsyncGenerator[Gateway]:
+    database = Database("sqlite://")
+    directory = SessionDirectory(database)
+    async with (
+        SessionAgent(agent or SessionSettings(pace=0), faults=list(faults)).serving() as upstream,
+        httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits(max_connections=None)) as http,
+        asyncio.timeout(SECONDS),
+    ):
+        app = sessions_gateway(upstream=upstream.url, directory=directory, settings=settings, **options)
+        async with serving_here(app) as port:
+            gateway = Gateway(f"http://127.0.0.1:{port}", upstream, directory, http)
+            await gateway.headers("ana")
+            await directory.add_session("s1", "ana")
+            yield gateway
+    await database.aclose()
