@@ -94,6 +94,7 @@ class PromptTracker:
         self._turn = _Turn()
         # Nothing has told yet that the session echoes prompts, or works for somebody else.
         self._is_bare = True
+        self._is_greeted = False
 
     @property
     def running(self) -> bool:
@@ -145,14 +146,14 @@ class PromptTracker:
         match meaning:
             case Prompted() | Queued() | Dequeued() | Opened(busy=True):
                 self._is_bare = False
-            case _ if not (self._is_bare and self._sent and self._text is not None):
-                pass
-            case Begun() | Completed() | TurnUpdate() if frame["type"] in _V2:
-                self._is_bare = False
-                self._queue.take()
-            case Failed(by="agent"):
-                self._is_bare = False
-                self._queue.take()
+            case Opened():
+                self._is_greeted = True
+            case _ if self._is_bare and self._sent and self._text is not None:
+                # An error has no vocabulary, but a socket that greets also echoes before it tells of one.
+                is_early_error = isinstance(meaning, Failed) and meaning.by == "agent" and not self._is_greeted
+                if is_early_error or frame["type"] in _V2:
+                    self._is_bare = False
+                    self._queue.take()
             case _:
                 pass
 
