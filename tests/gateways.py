@@ -88,18 +88,22 @@ async def serving_gateway(
     *,
     agent: SessionSettings | None = None,
     faults: tuple[Fault, ...] = (),
+    upstream: str = "",
+    send_buffer: int | None = None,
     **options: Any,
 ) -> AsyncGenerator[Gateway]:
+    """Serve a gateway before a session agent, or another upstream; `send_buffer` is how much its sockets take in."""
     database = Database("sqlite://")
     directory = SessionDirectory(database)
     async with (
-        SessionAgent(agent or SessionSettings(pace=0), faults=list(faults)).serving() as upstream,
+        SessionAgent(agent or SessionSettings(pace=0), faults=list(faults)).serving() as session_agent,
         httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits(max_connections=None)) as http,
         asyncio.timeout(SECONDS),
     ):
-        app = sessions_gateway(upstream=upstream.url, directory=directory, settings=settings, **options)
-        async with serving_here(app) as port:
-            gateway = Gateway(f"http://127.0.0.1:{port}", upstream, directory, http)
+        address = upstream or session_agent.url
+        app = sessions_gateway(upstream=address, directory=directory, settings=settings, **options)
+        async with serving_here(app, send_buffer=send_buffer) as port:
+            gateway = Gateway(f"http://127.0.0.1:{port}", session_agent, directory, http)
             await gateway.headers("ana")
             await directory.add_session("s1", "ana")
             yield gateway

@@ -46,9 +46,11 @@ def serving(app: ASGIApp) -> Generator[str, None, None]:
 
 
 @asynccontextmanager
-async def serving_here(app: ASGIApp) -> AsyncGenerator[int]:
+async def serving_here(app: ASGIApp, *, send_buffer: int | None = None) -> AsyncGenerator[int]:
     """Serve the app on a loopback port and in this loop, as `usechat serve` does it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        if send_buffer is not None:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         config = uvicorn.Config(
             app, http="httptools", ws="websockets-sansio", log_level="critical", timeout_keep_alive=600
         )

@@ -1,0 +1,305 @@
+"""Whose turn a stream shows, and what of it is stopped when its client leaves, stops, or does not read."""
+
+import asyncio
+import socket
+from typing import Any
+
+import msgspec
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from gateways import SETTINGS, Gateway, serving_gateway, until_chunk
+from loopback import message, parts
+from session_clients import joined
+from usechat.agents.agent_ops_socket import SocketLimits
+from usechat.session_agent import SessionSettings
+
+pytestmark = pytest.mark.anyio
+
+QUEUED = {"status": "queued", "position": 1}
+
+
+async def with_bob(gateway: Gateway) -> None:
+    await gateway.headers("bob")
+    await gateway.directory.grant("s1", "bob", "collaborator")
+
+
+async def gone(gateway: Gateway, user: str) -> None:
+    """Wait until the user has no socket upstream."""
+    await gateway.agent.until(lambda: all(one.user.id != user for one in gateway.agent.sockets))
+
+
+def aborts(gateway: Gateway) -> list[str]:
+    return [received.user for received in gateway.agent.received("abort")]
+
+
+async def counts(gateway: Gateway, by: str) -> float:
+    lines = (await gateway.http.get(f"{gateway.url}/metrics")).text.splitlines()
+    [line] = [line for line in lines if line.startswith(f'adapter_stream_aborts_total{{by="{by}"}}')]
+    return float(line.rpartition(" ")[2])
+
+
+async def test_a_client_that_leaves_aborts_its_running_turn() -> None:
+    async with serving_gateway() as gateway:
+        async with gateway.asking("hang") as stream:
+            await until_chunk(stream, type="text-delta")
+        await gateway.agent.until(lambda: aborts(gateway) == ["ana"])
+        await gone(gateway, "ana")
+        assert await counts(gateway, "client") == 1
+        assert await counts(gateway, "server") == 0
+
+
+async def test_a_stop_ends_the_stream_with_abort_and_aborts_the_turn() -> None:
+    async with serving_gateway() as gateway, gateway.asking("hang", chat="a/b") as stream:
+        await until_chunk(stream, type="text-delta")
+        assert (await gateway.post("chat/other/stop")).status_code == 204
+        assert (await gateway.post("chat/a%2Fb/stop")).status_code == 204
+        rest = [chunk async for chunk in stream]
+        assert rest[-1] == {"type": "abort"}
+        await gateway.agent.until(lambda: aborts(gateway) == ["ana"])
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_prompt_that_waits_is_withdrawn_without_an_abort_of_what_runs(leaves: bool) -> None:
+    async with serving_gateway() as gateway:
+        await with_bob(gateway)
+        async with gateway.asking("hang", user="bob") as bobs:
+            await until_chunk(bobs, type="text-delta")
+            async with gateway.asking("Hello") as anas:
+                await until_chunk(anas, type="data-agent-status", data=QUEUED)
+                if not leaves:
+                    await gateway.post("chat/c/stop")
+                    assert [chunk["type"] async for chunk in anas] == ["abort"]
+            assert aborts(gateway) == []
+            assert [one.user.id for one in gateway.agent.sockets] == ["bob", "ana"]
+            gateway.agent.session("s1").release()
+            rest = [chunk async for chunk in bobs]
+            assert rest[-1]["type"] == "finish"
+        await gateway.agent.until(lambda: aborts(gateway) == ["ana"])
+        await gone(gateway, "ana")
+        assert (await gateway.parts("Hello again"))[-1]["text"] == "You said: Hello again"
+
+
+async def test_another_users_turn_is_not_shown() -> None:
+    async with serving_gateway() as gateway:
+        await with_bob(gateway)
+        async with gateway.asking("hang", user="bob") as bobs:
+            await until_chunk(bobs, type="text-delta")
+            asked = asyncio.create_task(gateway.parts("Hello"))
+            await gateway.agent.until(lambda: len(gateway.agent.received("prompt", user="ana")) == 1)
+            gateway.agent.session("s1").unsolicited("Nobody asked for this.")
+            gateway.agent.session("s1").release()
+            shown = [part["text"] for part in await asked if part["type"] == "text"]
+        assert shown == ["You said: Hello"]
+
+
+async def test_silence_ends_the_turn_with_an_error_and_an_abort() -> None:
+    async with serving_gateway(msgspec.structs.replace(SETTINGS, idle=0.5)) as gateway:
+        body = await gateway.ask("hang")
+        assert '"errorText":"The agent did not answer in time."' in body
+        await gateway.agent.until(lambda: aborts(gateway) == ["ana"])
+        await gone(gateway, "ana")
+        assert await counts(gateway, "server") == 1
+        assert await gateway.metric("adapter_request_errors_total") == 1
+
+
+async def test_silence_does_not_count_while_the_prompt_waits_or_a_question_is_open() -> None:
+    # The question lasts longer than the silence that is allowed, and so does bob's turn.
+    agent = SessionSettings(question_seconds=1.2)
+    async with serving_gateway(msgspec.structs.replace(SETTINGS, idle=0.4), agent=agent) as gateway:
+        await with_bob(gateway)
+        async with gateway.asking("question", user="bob") as bobs:
+            await until_chunk(bobs, type="data-question")
+            waiting = asyncio.create_task(gateway.parts("Hello"))
+            states = [chunk["data"]["state"] async for chunk in bobs if chunk["type"] == "data-question"]
+        assert states == ["expired"]
+        assert (await waiting)[-1]["text"] == "You said: Hello"
+
+
+async def test_a_second_message_of_a_chat_waits_and_replaces_nothing() -> None:
+    async with serving_gateway() as gateway:
+        async with gateway.asking("hang") as first:
+            await until_chunk(first, type="text-delta")
+            second = asyncio.create_task(gateway.parts("Hello"))
+            third = asyncio.create_task(gateway.post("chat/none/stop"))
+            assert (await third).status_code == 204
+            gateway.agent.session("s1").release()
+            assert [chunk["type"] async for chunk in first][-1] == "finish"
+        assert (await second)[-1]["text"] == "You said: Hello"
+        assert aborts(gateway) == []
+
+
+async def test_a_second_message_waits_for_a_bounded_time() -> None:
+    async with serving_gateway(msgspec.structs.replace(SETTINGS, queue_seconds=0.2)) as gateway:
+        async with gateway.asking("hang") as first:
+            await until_chunk(first, type="text-delta")
+            refused = await gateway.post("chat", json=message("Hello", "c"))
+        assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT")
+
+
+class Unread:
+    """A client that asks and does not read, with buffers so small that this is felt at once."""
+
+    async def __aenter__(self) -> "Unread":
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.setblocking(False)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        self._socket.close()
+
+    async def ask(self, gateway: Gateway, text: str) -> None:
+        loop, body = asyncio.get_running_loop(), msgspec.json.encode(message(text, "unread"))
+        headers = {**await gateway.headers("ana"), "host": "x", "content-type": "application/json"}
+        lines = [*(f"{name}: {value}" for name, value in headers.items()), f"content-length: {len(body)}"]
+        head = "\r\n".join(["POST /api/sessions/s1/chat HTTP/1.1", *lines, "", ""])
+        port = int(gateway.url.rpartition(":")[2])
+        await loop.sock_connect(self._socket, ("127.0.0.1", port))
+        await loop.sock_sendall(self._socket, head.encode() + body)
+
+
+async def test_a_client_that_does_not_read_is_given_up_and_the_session_is_read_no_further() -> None:
+    settings = msgspec.structs.replace(SETTINGS, behind=64 * 1024, patience=0.5)
+    async with serving_gateway(settings, send_buffer=16 * 1024) as gateway, Unread() as client:
+        await client.ask(gateway, "flood 64")
+        await gone_after_prompt(gateway)
+        assert aborts(gateway) == ["ana"]
+        assert await counts(gateway, "server") == 1
+        assert await gateway.metric("adapter_request_errors_total") == 1
+        # Of 64 MB nearly all stayed where it was.
+        assert await gateway.metric("adapter_ws_open") == 0
+
+
+async def gone_after_prompt(gateway: Gateway) -> None:
+    await gateway.agent.until(lambda: bool(gateway.agent.received("prompt", user="ana")))
+    await gone(gateway, "ana")
+
+
+async def test_a_turn_that_ended_unread_is_not_aborted_when_somebody_elses_runs() -> None:
+    settings = msgspec.structs.replace(SETTINGS, behind=64 * 1024, patience=60.0)
+    async with serving_gateway(settings, send_buffer=16 * 1024) as gateway, Unread() as client:
+        await with_bob(gateway)
+        await client.ask(gateway, "long 6000")
+        async with gateway.asking("hang", user="bob") as bobs:
+            await until_chunk(bobs, type="text-delta")
+            assert any(one.user.id == "ana" for one in gateway.agent.sockets)
+            client.leave()
+            await gone(gateway, "ana")
+            assert aborts(gateway) == []
+            gateway.agent.session("s1").release()
+            assert [chunk["type"] async for chunk in bobs][-1] == "finish"
+
+
+async def regenerate(gateway: Gateway, text: str, **options: Any) -> None:
+    body = {**message(text, "c"), "trigger": "regenerate-message"}
+    assert (await gateway.post("chat", json=body, **options)).status_code == 200
+
+
+async def test_an_answer_that_is_wanted_again_takes_its_prompt_back_first() -> None:
+    async with serving_gateway() as gateway:
+        await gateway.ask("Hello")
+        await regenerate(gateway, "Hello")
+        await regenerate(gateway, "Hello")
+        assert len(gateway.agent.received("prompt")) == 3
+        first, second = (one.message["messageId"] for one in gateway.agent.received("revert"))
+        assert first != second
+        async with joined(gateway.agent) as client:
+            said = [(one["role"], one["content"]) for one in client.heard[0]["session"]["messages"]]
+        assert said == [("user", "Hello"), ("assistant", "You said: Hello")]
+
+
+async def test_a_message_that_the_gateway_does_not_know_is_asked_again() -> None:
+    async with serving_gateway() as gateway:
+        await regenerate(gateway, "Hello")
+        assert gateway.agent.received("revert") == []
+        assert len(gateway.agent.received("prompt")) == 1
+
+
+@pytest.mark.parametrize(("user", "chat"), [("bob", "c"), ("ana", "another")])
+async def test_nothing_is_taken_back_that_somebody_or_another_chat_has_said_since(user: str, chat: str) -> None:
+    async with serving_gateway() as gateway:
+        await with_bob(gateway)
+        await gateway.ask("Hello")
+        await gateway.ask("Me too", user=user, chat=chat)
+        await regenerate(gateway, "Hello")
+        assert gateway.agent.received("revert") == []
+        assert [one.message["content"] for one in gateway.agent.received("prompt", user="ana")][-1] == "Hello"
+
+
+@pytest.mark.parametrize("user", ["ana", "bob"])
+async def test_a_question_is_answered_by_whoever_may(user: str) -> None:
+    async with serving_gateway() as gateway:
+        await with_bob(gateway)
+        async with gateway.asking("question Really?") as stream:
+            question = (await until_chunk(stream, type="data-question"))["data"]
+            assert question["text"] == "Really?"
+            wrong = await gateway.post("answer", user=user, json={"questionId": "none", "answer": "yes"})
+            assert (wrong.status_code, wrong.json()["code"]) == (404, "NOT_FOUND")
+            given = {"questionId": question["questionId"], "answer": question["options"][0]}
+            assert (await gateway.post("answer", user=user, json=given)).status_code == 204
+            answered = (await until_chunk(stream, type="data-question"))["data"]
+            assert (answered["state"], answered["answer"]) == ("answered", question["options"][0])
+            assert (await until_chunk(stream, type="finish"))["finishReason"] == "stop"
+        again = await gateway.post("answer", user=user, json=given)
+        assert again.status_code == 404
+
+
+@pytest.mark.parametrize("body", [{"questionId": "q"}, {"answer": "x"}, {"questionId": "q", "answer": 1}, [], "x"])
+async def test_an_answer_has_a_question_and_a_text_or_a_boolean(body: Any) -> None:
+    async with serving_gateway() as gateway:
+        response = await gateway.post("answer", json=body)
+        assert (response.status_code, response.json()["code"]) == (400, "VALIDATION_ERROR")
+
+
+async def test_channels_are_those_of_the_session_and_the_default() -> None:
+    default = {"channelType": "web", "channelId": "default"}
+    async with serving_gateway() as gateway:
+        assert (await gateway.get("channels")).json() == {"channels": [default]}
+        async with gateway.asking("Hello", query="?channelType=slack&channelId=C1") as stream:
+            text = "".join([chunk["delta"] async for chunk in stream if chunk["type"] == "text-delta"])
+        assert text == "You said: Hello"
+        slack = {"channelType": "slack", "channelId": "C1"}
+        assert (await gateway.get("channels")).json() == {"channels": [default, slack]}
+
+
+async def test_a_session_that_cannot_be_reached_is_an_error_of_the_stream() -> None:
+    async with serving_gateway() as gateway:
+        gateway.agent.session("s1")
+        await gateway.ask("die")
+        body = await gateway.ask("Hello", chat="d")
+        assert '"errorText":"Connection failed"' in body
+        assert parts(body) == []
+        assert await gateway.metric("adapter_ws_open_failures_total") == 1
+        assert await gateway.metric("adapter_ws_open") == 0
+        unreachable = await gateway.get("channels")
+        assert (unreachable.status_code, unreachable.json()["code"]) == (502, "BAD_GATEWAY")
+
+
+async def test_a_handshake_that_is_not_answered_is_an_error_of_the_stream() -> None:
+    settings = msgspec.structs.replace(SETTINGS, sockets=SocketLimits(open_seconds=0.3))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        upstream = f"ws://127.0.0.1:{silent.getsockname()[1]}"
+        async with serving_gateway(settings, upstream=upstream) as gateway:
+            assert '"errorText":"Connection failed"' in await gateway.ask("Hello")
+
+
+@pytest.mark.parametrize("own", ["", "of-the-gateway"])
+async def test_the_socket_has_the_users_token_or_the_gateways_own(own: str) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def upstream(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        seen.append((connection.request.path, connection.request.headers["Authorization"]))
+
+    settings = msgspec.structs.replace(SETTINGS, upstream_token=own or None)
+    async with serve(upstream, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with serving_gateway(settings, upstream=f"ws://127.0.0.1:{port}/") as gateway:
+            await gateway.directory.add_session("a/b:c", "ana")
+            assert '"errorText":"Stream interrupted"' in await gateway.ask("Hello", session="a/b:c")
+            expected = f"Bearer {own}" if own else (await gateway.headers("ana"))["authorization"]
+    assert seen == [("/api/sessions/a%2Fb%3Ac/ws?role=client&userId=ana", expected)]
