@@ -303,3 +303,10 @@ async def test_the_socket_has_the_users_token_or_the_gateways_own(own: str) -> N
             assert '"errorText":"Stream interrupted"' in await gateway.ask("Hello", session="a/b:c")
             expected = f"Bearer {own}" if own else (await gateway.headers("ana"))["authorization"]
     assert seen == [("/api/sessions/a%2Fb%3Ac/ws?role=client&userId=ana", expected)]
+
+
+async def test_a_turn_that_was_aborted_upstream_was_stopped() -> None:
+    async with serving_gateway() as gateway:
+        assert '{"type":"abort"}' in await gateway.ask("cancel")
+        lines = (await gateway.http.get(f"{gateway.url}/metrics")).text
+        assert 'usechat_turns_ended_total{outcome="stopped"} 1.0' in lines

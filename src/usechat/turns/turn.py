@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeAlias
 
-from usechat.protocol.chunks import Chunk, FinishReason
+from usechat.protocol.chunks import Abort, Chunk, FinishReason
 from usechat.protocol.frames import Frames
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
@@ -17,12 +17,11 @@ from usechat.turns.failures import MASKED
 from usechat.turns.message import GrowingMessage
 from usechat.turns.output import Output
 
-__all__ = ["OnEnd", "StoreAnswer", "Turn"]
+__all__ = ["OnEnd", "Turn"]
 
 _log = logging.getLogger("usechat")
 
 OnEnd: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
-StoreAnswer: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
 
 _OUTCOMES: Final[dict[str, Outcome]] = {"ended": "done", "failed": "error"}
 # How long an agent may clean up after it was cancelled before its turn ends without it.
@@ -74,7 +73,7 @@ class Turn:
         *,
         limits: TurnLimits,
         explain: Callable[[BaseException], str],
-        store_answer: StoreAnswer,
+        store_answer: OnEnd,
         on_end: OnEnd,
         on_release: Callable[[], None] | None = None,
     ) -> None:
@@ -178,13 +177,13 @@ class Turn:
             await self.claim.log.read()
 
     def take(self, chunks: Iterable[Chunk]) -> None:
-        frames = list[bytes]()
+        frames, chunk = list[bytes](), None
         try:
             for chunk in chunks:
                 frames.append(self._message.add(chunk))
         finally:
             # Also what was written before an error is in the writer's state.
-            self._append(frames)
+            self._append(frames, chunk)
 
     def take_texts(self, part: str, texts: Sequence[str]) -> None:
         frames = self._message.add_texts(part, texts)
@@ -243,10 +242,10 @@ class Turn:
         waits = any(call.state in ("available", "requested") for call in self.output.writer.state.open_calls())
         return "tool-calls" if waits else "stop"
 
-    def _append(self, frames: Sequence[bytes]) -> None:
+    def _append(self, frames: Sequence[bytes], last: Chunk | None) -> None:
         phase = self.output.writer.state.phase
         if phase in _OUTCOMES:
-            self._choose(frames, _OUTCOMES[phase])
+            self._choose(frames, "stopped" if isinstance(last, Abort) else _OUTCOMES[phase])
             return
         self.claim.append(frames)
         self._after_append(len(frames))
@@ -276,7 +275,7 @@ class Turn:
         self.output.closed = True
         # Whoever waits for room has nothing to wait for.
         self._in_loop(self.claim.log.made_room)
-        self._in_loop(self._chosen, last, outcome, cut_off)
+        self._in_loop(self._begin_end, last, outcome, cut_off)
 
     def _in_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         if threading.get_ident() == self._thread:
@@ -284,12 +283,10 @@ class Turn:
         else:
             self._loop.call_soon_threadsafe(callback, *arguments)
 
-    def _chosen(self, last: Sequence[bytes], outcome: Outcome, cut_off: bool) -> None:  # noqa: FBT001
-        # Until then the claim may not be open, so that it could not be sealed.
-        if self._is_started:
-            self._begin_end(last, outcome, cut_off=cut_off)
-
-    def _begin_end(self, last: Sequence[bytes], outcome: Outcome, *, cut_off: bool = False) -> None:
+    def _begin_end(self, last: Sequence[bytes], outcome: Outcome, cut_off: bool = False) -> None:  # noqa: FBT001, FBT002
+        if not self._is_started:
+            # The claim may not be open yet, so that it could not be sealed.
+            return
         task = self._task
         by_itself = task is not None and task is asyncio.current_task(self._loop)
         # An agent that ended its message itself may go on, but not for ever.
@@ -311,7 +308,8 @@ class Turn:
         is_ours = outcome != "lost" and await self.claim.seal(last, outcome)
         if is_ours:
             winding_down = None if task is None else self._loop.create_task(_wait(task))
-            await self._keep_answer(outcome, message)
+            # Else the chat would be taken for ever.
+            await self._survive(self._store_answer(outcome, message), "the answer of turn %s was not stored")
             if winding_down is not None:
                 await winding_down
             await self.claim.release()
@@ -319,23 +317,16 @@ class Turn:
             self._on_release()
         self._released.set_result(None)
         if is_ours:
-            await self._call_on_end(outcome, message)
+            await self._survive(self._on_end(outcome, message), "what follows the end of turn %s failed")
         # It holds this turn, and whoever holds a chat holds it.
         self.output.detach()
 
-    async def _keep_answer(self, outcome: Outcome, message: UIMessage) -> None:
+    async def _survive(self, hook: Awaitable[None], problem: str) -> None:
         try:
-            await self._store_answer(outcome, message)
-        # The chat would be taken for ever.
-        except Exception:  # noqa: BLE001
-            _log.exception("the answer of turn %s was not stored", self.claim.head.turn)
-
-    async def _call_on_end(self, outcome: Outcome, message: UIMessage) -> None:
-        try:
-            await self._on_end(outcome, message)
+            await hook
         # The app's own hook may raise anything; the turn is over all the same.
         except Exception:  # noqa: BLE001
-            _log.exception("what follows the end of turn %s failed", self.claim.head.turn)
+            _log.exception(problem, self.claim.head.turn)
 
     def _expired(self, clock: Clock) -> None:
         if clock == "linger" and self.claim.log.last_cut:
