@@ -87,6 +87,12 @@ def test_each_command_adds_its_row(usechat: Run, url: str) -> None:
         (2, "orchestrator:ada:1", "ada", "orchestrator", "org_visible", False),
     ]
     assert rows(url, "usechat_participants") == [(1, "bob", "viewer")]
+    assert sessions("change", "s1", "--adapter", "off") == DONE
+    assert sessions("change", "orchestrator:ada:1", "--visibility", "private", "--adapter", "on") == DONE
+    assert sorted(rows(url, "usechat_sessions")) == [
+        (1, "s1", "ada", "session", "private", False),
+        (2, "orchestrator:ada:1", "ada", "orchestrator", "private", True),
+    ]
 
     code, out, err = sessions("token", "bob")
     assert (code, err) == (0, "")
@@ -123,6 +129,8 @@ NO_ID = "The id of a {} must have 1 to 512 characters and no control characters.
 NO_TIME = "{!r} is no time: write a number and s, m, h or d, such as 90s, 15m, 12h or 7d."
 NO_TIMES = ("", "7", "d", "0d", "-1d", "1.5h", "7D", "7 d", "1w", "1d2h", "٣d", "1000000000d", "7d\n")
 MISTAKES = {
+    ("change", "s1"): "There is nothing to change: give --visibility or --adapter.",
+    ("change", "none", "--adapter", "off"): "There is no session 'none'.",
     ("add-user", "ada"): "There is a user 'ada' already.",
     ("add-user", ""): NO_ID.format("user"),
     ("add-session", "s1", "--owner", "ada"): "There is a session 's1' already.",

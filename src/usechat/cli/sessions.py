@@ -76,6 +76,23 @@ def add_session(
 
 
 @sessions.command()
+def change(
+    session: _Session,
+    *,
+    visibility: Annotated[Visibility | None, typer.Option(help="What the other users may do from now on.")] = None,
+    adapter: Annotated[
+        Literal["on", "off"] | None, typer.Option(help="Whether useChat() may reach the session from now on.")
+    ] = None,
+    directory: _Directory,
+) -> None:
+    """Change a session, from the next request on."""
+    if visibility is None and adapter is None:
+        refuse("There is nothing to change: give --visibility or --adapter.")
+    is_on = None if adapter is None else adapter == "on"
+    _use(directory, lambda known: known.change_session(session, visibility=visibility, adapter=is_on))
+
+
+@sessions.command()
 def grant(session: _Session, user: _User, role: _Role, *, directory: _Directory) -> None:
     """Give a user a role in a session, in place of the one that they had."""
     _use(directory, lambda known: known.grant(session, user, role))

@@ -153,6 +153,25 @@ class SessionDirectory:
 
         await self._database.run(add)
 
+    async def change_session(
+        self, session_id: str, *, visibility: Visibility | None = None, adapter: bool | None = None
+    ) -> None:
+        """Change what is given, one of them at least; it counts from the next request.
+
+        Raises:
+            DirectoryError: There is no such session.
+        """
+        changes = {
+            name: value for name, value in (("visibility", visibility), ("adapter", adapter)) if value is not None
+        }
+        query = update(_SESSIONS).where(_SESSIONS.c.session_id == _lookup(session_id)).values(**changes)
+
+        def change(connection: Connection) -> None:
+            if not connection.execute(query).rowcount:
+                raise DirectoryError(f"There is no session {session_id!r:.80}.")
+
+        await self._database.run(change)
+
     async def grant(self, session_id: str, user_id: str, role: Role) -> None:
         """Give a user this role in the session, in place of an earlier one.
 
