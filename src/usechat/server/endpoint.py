@@ -20,7 +20,7 @@ from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
 from usechat.server.guard import Answer, guarded
 from usechat.server.metrics import Metrics
-from usechat.server.origins import origin_allowed
+from usechat.server.origins import check_origin
 from usechat.server.responses import StreamLimits, TurnResponse, plain_error
 from usechat.server.signatures import ApprovalSigner
 from usechat.server.websocket import ChatSockets
@@ -123,7 +123,7 @@ class ChatEndpoint:
         return TurnResponse(reader, self._stream, self.chats.metrics)
 
     async def _stop(self, request: Request) -> Response:
-        self._check_origin(request)
+        check_origin(request, self._origins)
         user = await self._user(request)
         chat_id = check_id(request.path_params["chat_id"])
         await self.chats.stop(chat_id, user, request.query_params.get("turn"))
@@ -136,7 +136,7 @@ class ChatEndpoint:
         return Response(b"[%b]" % b",".join(messages), headers=_PRIVATE, media_type="application/json")
 
     async def _delete(self, request: Request) -> Response:
-        self._check_origin(request)
+        check_origin(request, self._origins)
         user = await self._user(request)
         await self.chats.delete(check_id(request.path_params["chat_id"]), user)
         return Response(status_code=204)
@@ -153,12 +153,6 @@ class ChatEndpoint:
         # A page that is not full is the last one.
         rest = {"next": entries[-1].place} if len(entries) == limit else {}
         return Response(msgspec.json.encode({"chats": chats, **rest}), headers=_PRIVATE, media_type="application/json")
-
-    def _check_origin(self, request: Request) -> None:
-        if not origin_allowed(request, self._origins, any_site=True):
-            raise RequestError(
-                "Pages of another site may not do this; a proxy must pass the Host of its own pages on.", status=403
-            )
 
     async def _user(self, connection: HTTPConnection) -> str | None:
         if self._authenticate is None:

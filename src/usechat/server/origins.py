@@ -7,14 +7,11 @@ from typing import Final
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 
-__all__ = [
-    "LOOPBACK_HOSTS",
-    "cors",
-    "host_check",
-    "origin_allowed",
-]
+from usechat.errors import RequestError
+
+__all__ = ["LOOPBACK_HOSTS", "check_origin", "cors", "host_check", "origin_allowed"]
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -57,6 +54,18 @@ def host_check(hosts: Sequence[str] = LOOPBACK_HOSTS) -> Middleware:
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host!r} is not a host such as chat.example, *.example or [::1], without a port.")
     return Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+
+
+def check_origin(request: Request, origins: Collection[str]) -> None:
+    """Let only pages of this site or of these origins change something.
+
+    Raises:
+        RequestError: The page is another one's, with status 403.
+    """
+    if not origin_allowed(request, origins, any_site=True):
+        raise RequestError(
+            "Pages of another site may not do this; a proxy must pass the Host of its own pages on.", status=403
+        )
 
 
 def origin_allowed(connection: HTTPConnection, origins: Collection[str] = (), *, any_site: bool = False) -> bool:

@@ -26,6 +26,7 @@ from usechat.server.auth import Authenticate, authenticated, bearer_token
 from usechat.server.bodies import VisibleHeaders, check_id, json_body, last_seen
 from usechat.server.chats import Chats
 from usechat.server.guard import guarded
+from usechat.server.origins import check_origin
 from usechat.server.origins import cors as cors_middleware
 from usechat.server.responses import TurnResponse, json_error
 from usechat.server.sessions.access import Endpoint
@@ -75,8 +76,8 @@ def sessions_gateway(
     if isinstance(directory, str):
         database = Database(directory)
         directory = SessionDirectory(database)
-    gateway = _Gateway(upstream, directory, authenticate or DirectoryAuth(directory), settings)
     origins = (cors,) if isinstance(cors, str) else cors
+    gateway = _Gateway(upstream, directory, authenticate or DirectoryAuth(directory), settings, origins)
     return Starlette(
         routes=[Mount(path, gateway), *service_routes(gateway.chats)],
         middleware=[cors_middleware(origins, credentials=False)] if origins else [],
@@ -97,7 +98,12 @@ class _Gateway:
     """The routes of sessions, as one ASGI app below their common path."""
 
     def __init__(
-        self, upstream: str, directory: SessionDirectory, authenticate: Authenticate, settings: GatewaySettings
+        self,
+        upstream: str,
+        directory: SessionDirectory,
+        authenticate: Authenticate,
+        settings: GatewaySettings,
+        origins: Collection[str],
     ) -> None:
         metrics = GatewayMetrics()
         self._agent = agent = AgentOpsAgent(
@@ -111,10 +117,14 @@ class _Gateway:
         self.chats = Chats(agent, MemoryTurnStore(), SessionHistory(directory), settings.chats, metrics)
         self._directory = directory
         self._authenticate = authenticate
+        self._origins = origins
         self._is_on = settings.is_on
         self._stream = settings.stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await send({"type": "websocket.close"})
+            return
         response = await guarded(self._route, Request(scope, receive, send), self._refused)
         await response(scope, receive, send)
 
@@ -135,6 +145,9 @@ class _Gateway:
             case "stream":
                 return await self._resume(request, scoped(session, check_id(chat_id)), user)
             case "stop":
+                if bearer_token(request) is None:
+                    # Who is known by a cookie could be made to stop a turn by any page.
+                    check_origin(request, self._origins)
                 await self.chats.stop(scoped(session, check_id(chat_id)), user, request.query_params.get("turn"))
                 return Response(status_code=204)
             case "answer":
