@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 import re
 import shlex
 import signal
@@ -53,7 +54,8 @@ def usechat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
                 patched.setenv(name, value)
             with pytest.raises(SystemExit) as caught:
                 main()
-        return Ended(caught.value.code, *capsys.readouterr())
+        out, err = capsys.readouterr()
+        return Ended(caught.value.code, out, err)
 
     return run
 
@@ -105,8 +107,14 @@ def test_the_quick_start_of_the_guide_works_word_by_word(usechat: Run, tmp_path:
         found = re.fullmatch(r"TOKEN=\$\(usechat (.*)\)", make)
         assert found is not None
         token = usechat(*found[1].split(), **exports).out.strip()
-        command = shlex.split("\n".join(curl).replace("$TOKEN", token))
-        body = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+        body = subprocess.run(
+            ["/bin/sh", "-c", "\n".join(curl)],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=True,
+            env={**os.environ, "TOKEN": token},
+        ).stdout
         assert "event: message-start\ndata: " in body
         kinds = [part["type"] for part in parts(body)]
         assert {"text", "data-agent-status"} < set(kinds)

@@ -180,10 +180,11 @@ class Chats:
 
     async def drain(self, grace: float) -> None:
         """Take no new turns, give the running ones `grace` seconds, then stop them and what outlives them."""
+        deadline = time.monotonic() + grace
         await self._turns.drain(grace)
         close: Callable[[float], Awaitable[None]] | None = getattr(self.agent, "aclose", None)
         if close is not None:
-            await close(grace)
+            await close(max(deadline - time.monotonic(), 0.0))
 
     def _key(self, chat_id: str, user: str | None) -> str:
         return self.history.key(chat_id, user or "")
