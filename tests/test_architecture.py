@@ -6,7 +6,14 @@ from importlib import import_module
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "concepts" / "architecture.md"
-WAYS = ("A POST, a text delta, bytes", "A tool call", "An Open Harness event", "A resume", "A stop")
+WAYS = (
+    "A POST, a text delta, bytes",
+    "A tool call",
+    "An Open Harness event",
+    "A frame of an Agent Ops session",
+    "A resume",
+    "A stop",
+)
 
 
 def ways() -> dict[str, list[str]]:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from loopback import SECONDS, USECHAT, free_port, parts, running, until
 
 GUIDES: Final = Path(__file__).parents[1] / "docs" / "guides"
@@ -60,7 +62,7 @@ def test_the_apps_of_the_open_harness_guide_are_apps(tmp_path: Path) -> None:
 
 def test_the_program_of_the_agent_ops_guide_maps_the_turn_of_its_prompt(tmp_path: Path) -> None:
     guide = (GUIDES / "agent-ops.md").read_text(encoding="utf-8")
-    [program] = [block for language, block in BLOCK.findall(guide) if language == "python"]
+    [program] = [block for language, block in BLOCK.findall(guide) if language == "python" and "PromptTracker" in block]
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     chunks_of = runpy.run_path(str(tmp_path / "program.py"))["chunks_of"]
     echo = {"id": "m-1", "role": "user", "content": "Hello", "authorId": "u-1"}
@@ -68,3 +70,12 @@ def test_the_program_of_the_agent_ops_guide_maps_the_turn_of_its_prompt(tmp_path
     assert [chunk.data for chunk in chunks_of({"type": "agentStatus", "status": "thinking"})[1:]] == [
         {"status": "thinking"}
     ]
+
+
+def test_the_app_of_the_agent_ops_guide_is_an_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (GUIDES / "agent-ops.md").read_text(encoding="utf-8")
+    [program] = [block for _, block in BLOCK.findall(guide) if "sessions_gateway(" in block]
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    app = runpy.run_path(str(tmp_path / "program.py"))["app"]
+    assert [route.path for route in app.routes] == ["/api/sessions", "/healthz", "/readyz", "/metrics"]

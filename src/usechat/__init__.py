@@ -53,7 +53,11 @@ from usechat.sources.plain import PlainEvent, Reasoning, StructuredOutput, ToolC
 
 if TYPE_CHECKING:
     from usechat.server.app import create_app
+    from usechat.server.chat_settings import ChatSettings
     from usechat.server.endpoint import ChatEndpoint
+    from usechat.server.sessions.directory import SessionDirectory
+    from usechat.server.sessions.gateway import sessions_gateway
+    from usechat.server.sessions.settings import GatewaySettings
 
 __all__ = [
     "Abort",
@@ -62,6 +66,7 @@ __all__ = [
     "Chat",
     "ChatEndpoint",
     "ChatRequest",
+    "ChatSettings",
     "Chunk",
     "Custom",
     "Data",
@@ -69,6 +74,7 @@ __all__ = [
     "File",
     "Finish",
     "FinishStep",
+    "GatewaySettings",
     "LocalProtocolError",
     "MappingError",
     "MessageMetadata",
@@ -84,6 +90,7 @@ __all__ = [
     "RemoteProtocolError",
     "RequestError",
     "ResetStep",
+    "SessionDirectory",
     "SourceDocument",
     "SourceUrl",
     "Start",
@@ -111,13 +118,21 @@ __all__ = [
     "create_app",
     "decode_chunk",
     "encode_chunk",
+    "sessions_gateway",
     "to_anthropic",
     "to_model_messages",
     "to_openai",
 ]
 
 # The server's packages are an extra, and nobody who needs only the protocol should wait for their import.
-_SERVER: Final = {"create_app": "usechat.server.app", "ChatEndpoint": "usechat.server.endpoint"}
+_SERVER: Final = {
+    "create_app": "usechat.server.app",
+    "ChatEndpoint": "usechat.server.endpoint",
+    "ChatSettings": "usechat.server.chat_settings",
+    "GatewaySettings": "usechat.server.sessions.settings",
+    "SessionDirectory": "usechat.server.sessions.directory",
+    "sessions_gateway": "usechat.server.sessions.gateway",
+}
 
 
 def __getattr__(name: str) -> Any:

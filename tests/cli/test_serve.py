@@ -148,7 +148,7 @@ def test_each_turn_is_a_line_in_the_log_without_what_was_said(folder: Path) -> N
         ask(url)
         end(process)
         lines = turn_lines(process.errors())
-    line = re.compile(r"INFO: +turn=\S+ chat=chat outcome=done ttfb=[0-9.]+ chunks=7 duration=[0-9.]+")
+    line = re.compile(r"INFO: +turn=\S+ chat=chat outcome=done ttfb=[0-9.]+ chunks=7 bytes=[0-9]+ duration=[0-9.]+")
     assert len(lines) == 1
     assert line.fullmatch(lines[0]), lines
 

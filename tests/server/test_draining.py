@@ -15,8 +15,10 @@ from loopback import ABORTED, SECONDS, STEP, asking, free_port, last_two, parts,
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
+from usechat.protocol.writer import MessageWriter
 from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint
+from usechat.sources.plain import PlainMapper
 
 HOST_APP = """\
 from contextlib import asynccontextmanager
@@ -94,6 +96,34 @@ async def test_a_signal_reaches_the_server_only_after_the_turns_have_ended(arriv
             while not arrived:
                 await anyio.lowlevel.checkpoint()
     assert (arrived, reader.log.outcome) == ([signal.SIGTERM], "stopped")
+
+
+class Lasting:
+    """An agent that keeps something beyond its turns."""
+
+    def __init__(self) -> None:
+        self.graces: list[float] = []
+
+    def events(self, chat: Chat) -> AsyncGenerator[str, None]:
+        return until_stopped(chat)
+
+    def mapper(self, writer: MessageWriter) -> PlainMapper:
+        return PlainMapper(writer)
+
+    async def aclose(self, grace: float) -> None:
+        self.graces.append(grace)
+
+
+@pytest.mark.anyio
+async def test_what_outlives_the_turns_gets_what_they_leave_of_the_grace() -> None:
+    agent = Lasting()
+    chats = ChatEndpoint(agent).chats
+    await chats.begin(REQUEST, None, {})
+    await chats.drain(0.1)
+    await chats.drain(100)
+    used_up, left = agent.graces
+    assert used_up == 0
+    assert left > 0
 
 
 @pytest.mark.anyio

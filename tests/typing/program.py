@@ -8,11 +8,14 @@ from starlette.applications import Starlette
 
 from usechat import (
     Chat,
+    ChatSettings,
     Data,
     Error,
     File,
+    GatewaySettings,
     PlainEvent,
     Reasoning,
+    SessionDirectory,
     SourceDocument,
     SourceUrl,
     ToolCall,
@@ -20,6 +23,7 @@ from usechat import (
     ToolResult,
     UIMessage,
     create_app,
+    sessions_gateway,
     to_anthropic,
     to_openai,
 )
@@ -60,3 +64,11 @@ async def short_agent(chat: Chat) -> str:
 
 
 apps: list[Starlette] = [create_app(each, cors=["http://localhost:5173"]) for each in (agent, sync_agent, short_agent)]
+
+
+def gateway(directory: SessionDirectory) -> Starlette:
+    settings = GatewaySettings(enabled=True, idle=60.0)
+    return sessions_gateway(upstream="ws://localhost:8787", directory=directory, settings=settings)
+
+
+apps.append(create_app(agent, settings=ChatSettings(conflict="queue")))

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
+from usechat.agents.agent_ops_limits import SocketLimits
 from usechat.errors import AgentError
 from usechat.sources.agent_ops_frames import Frame
 
@@ -33,15 +34,6 @@ class SessionAddress(Struct, frozen=True):
     user: str
     token: str
     channel: tuple[str, str] = ("web", "default")
-
-
-class SocketLimits(Struct, frozen=True):
-    """How many sockets may be open at once, how long one may take to open, and how large a frame may be."""
-
-    per_session: int = 256
-    in_all: int = 2_000
-    open_seconds: float = 10.0
-    frame: int = 64 * 1024 * 1024
 
 
 class SocketEvents(Protocol):

@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from usechat.cli.check import check
+from usechat.cli.gateway import gateway
 from usechat.cli.map import map_log
 from usechat.cli.serve import serve
 from usechat.cli.session_agent import session_agent
@@ -18,6 +19,7 @@ app = typer.Typer(
     help="Serve any Python agent to the AI SDK's useChat().",
 )
 app.command()(check)
+app.command()(gateway)
 app.command("map")(map_log)
 app.command()(serve)
 app.add_typer(sessions, name="sessions")

@@ -2,27 +2,24 @@
 
 import asyncio
 import inspect
-import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from msgspec import structs
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
-from uvicorn import Config, Server
+from uvicorn import Server
 from uvicorn.supervisors import ChangeReload
 
 from usechat.agents.registry import find_agent
 from usechat.cli.databases import cause
-from usechat.cli.logs import logging_config
+from usechat.cli.listening import configure, cors_hint, listen, serve
 from usechat.cli.settings import ServeError, ServeSettings
 from usechat.cli.targets import load_target
 from usechat.database import Database
@@ -33,8 +30,6 @@ from usechat.server.origins import LOOPBACK_HOSTS
 __all__ = ["run"]
 
 _FOR_AGENTS: Final = ("path", "client", "store", "history", "cors", "allowed_hosts", "grace")
-# A client that does not read would keep its response open for ever.
-_LAST_SENDS: Final = 3
 
 
 def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
@@ -49,14 +44,12 @@ def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
         asyncio.run(_try(settings.history, f"The chats cannot be kept in {settings.history_name}"))
     if settings.runs:
         asyncio.run(_try(settings.runs, f"The runs cannot be kept in {settings.runs_name}"))
-    listener = _listen(settings)
+    listener = listen(settings)
     announce(_banner(settings, listener.getsockname()[1]))
-    if settings.log_format == "json":
-        logging.captureWarnings(capture=True)
     if settings.reload:
         _serve_and_reload(settings, listener)
     else:
-        _serve(app, settings, listener)
+        serve(app, settings, listener)
 
 
 def _make_again(settings: ServeSettings) -> ASGIApp:
@@ -67,39 +60,11 @@ def _make_again(settings: ServeSettings) -> ASGIApp:
         sys.exit(str(error))
 
 
-def _serve(app: ASGIApp, settings: ServeSettings, listener: socket.socket) -> None:
-    # uvicorn raises the signal that ended it once more, for whoever handled it before.
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, _leave)
-    Server(_configure(app, settings)).run(sockets=[listener])
-
-
 def _serve_and_reload(settings: ServeSettings, listener: socket.socket) -> None:
-    config = _configure(partial(_make_again, settings), settings)
+    config = configure(partial(_make_again, settings), settings.log_format, factory=True, reload=True)
     # uvicorn sets this itself only for an app that is given by its name.
     config.reload_dirs = [Path.cwd()]
     ChangeReload(config, target=Server(config).run, sockets=[listener]).run()
-
-
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(0)
-
-
-def _configure(app: ASGIApp | Callable[[], ASGIApp], settings: ServeSettings) -> Config:
-    return Config(
-        app,
-        factory=settings.reload,
-        reload=settings.reload,
-        http="httptools",
-        # Compressing each small frame costs more than it saves.
-        ws_per_message_deflate=False,
-        # Proxies that cut a silent connection wait 20 seconds or more.
-        ws_ping_interval=15.0,
-        log_config=logging_config(settings.log_format),
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=_LAST_SENDS,
-    )
 
 
 def _make_app(settings: ServeSettings) -> ASGIApp:
@@ -165,19 +130,10 @@ async def _try(url: str, problem: str) -> None:
         await database.aclose()
 
 
-def _listen(settings: ServeSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
-    except OSError as error:
-        raise ServeError(f"The server cannot listen at {settings.host}: {error.strerror}.") from error
-
-
 def _banner(settings: ServeSettings, port: int) -> str:
     url = f"http://{settings.netloc}:{port}"
     if not _is_agent(load_target(settings)):
         return f"usechat serves {settings.target} at {url}\n"
-    cors = "" if settings.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
     proxies = f", and whoever comes by {', '.join(settings.allowed_hosts)}" if settings.allowed_hosts else ""
     kept = f"kept in {settings.history_name}" if settings.keeps_chats else "not kept: pages send all of their messages"
     runs = f"Runs are kept in {settings.runs_name}.\n" if settings.runs else ""
@@ -185,5 +141,5 @@ def _banner(settings: ServeSettings, port: int) -> str:
         f"usechat serves {settings.target} at {url}{settings.path}\n\n"
         f"{how_to_connect(f'{url}{settings.path}')}\n"
         f"Chats are {kept}.\n{runs}"
-        f"Nobody has to sign in, so only this computer can connect{proxies}.\n{cors}"
+        f"Nobody has to sign in, so only this computer can connect{proxies}.\n{cors_hint(settings)}"
     )

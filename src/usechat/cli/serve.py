@@ -5,8 +5,8 @@ from typing import Annotated, Final, Literal, TypeAlias
 import typer
 
 from usechat.cli.refusal import refuse
-from usechat.cli.settings import LogFormat, ServeError, ServeSettings
-from usechat.protocol.clients import ClientName
+from usechat.cli.settings import ServeError, ServeSettings
+from usechat.cli.shared_options import Client, Cors, Grace, Host, LogFormat, Port
 from usechat.sources.open_harness_options import SWITCHES
 
 __all__ = ["serve"]
@@ -32,15 +32,8 @@ _Option: TypeAlias = Annotated[
         help=f"What pages are shown of a flow, as name=true or name=false: {', '.join(SWITCHES)}; repeat it for more.",
     ),
 ]
-_Host: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_HOST", help="The address to listen on.")]
-_Port: TypeAlias = Annotated[
-    int, typer.Option(envvar="USECHAT_PORT", min=0, max=65535, help="The port; 0 takes any that is free.")
-]
 _Reload: TypeAlias = Annotated[
     bool, typer.Option("--reload", envvar="USECHAT_RELOAD", help="Start again when a Python file here changes.")
-]
-_Client: TypeAlias = Annotated[
-    ClientName, typer.Option(envvar="USECHAT_CLIENT", help="The clients that must understand the streams.")
 ]
 _Store: TypeAlias = Annotated[
     Literal["memory"], typer.Option(envvar="USECHAT_STORE", help="Where running turns are kept.")
@@ -53,18 +46,9 @@ _History: TypeAlias = Annotated[
     ),
 ]
 _Path: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_PATH", help="The path of the chat.")]
-_Cors: TypeAlias = Annotated[
-    list[str], typer.Option(envvar="USECHAT_CORS", help="An origin whose pages may call; repeat it for more.")
-]
 _AllowedHosts: TypeAlias = Annotated[
     list[str],
     typer.Option(envvar="USECHAT_ALLOWED_HOSTS", help="A name that a proxy gives this server; repeat it for more."),
-]
-_Grace: TypeAlias = Annotated[
-    float, typer.Option(envvar="USECHAT_GRACE", min=0, help="Seconds for running turns when the server is stopped.")
-]
-_LogFormat: TypeAlias = Annotated[
-    LogFormat, typer.Option(envvar="USECHAT_LOG_FORMAT", help="Lines of text, or a JSON object a line.")
 ]
 
 
@@ -75,17 +59,17 @@ def serve(
     runs: _Runs = _DEFAULT.runs,
     concurrency: _Concurrency = _DEFAULT.concurrency,
     option: _Option = [],  # noqa: B006
-    host: _Host = _DEFAULT.host,
-    port: _Port = _DEFAULT.port,
+    host: Host = _DEFAULT.host,
+    port: Port = _DEFAULT.port,
     reload: _Reload = _DEFAULT.reload,
-    client: _Client = _DEFAULT.client,
+    client: Client = _DEFAULT.client,
     store: _Store = _DEFAULT.store,
     history: _History = _DEFAULT.history,
     path: _Path = _DEFAULT.path,
-    cors: _Cors = [],  # noqa: B006
+    cors: Cors = [],  # noqa: B006
     allowed_hosts: _AllowedHosts = [],  # noqa: B006
-    grace: _Grace = _DEFAULT.grace,
-    log_format: _LogFormat = _DEFAULT.log_format,
+    grace: Grace = _DEFAULT.grace,
+    log_format: LogFormat = _DEFAULT.log_format,
 ) -> None:
     """Serve an agent to useChat(); each option can be set in the environment, as USECHAT_<NAME>."""
     settings = ServeSettings(

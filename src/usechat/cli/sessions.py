@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, TypeVar
 import typer
 
 from usechat.cli.refusal import refuse
+from usechat.cli.shared_options import Directory
 from usechat.errors import UsechatError
 from usechat.server.sessions.access import Kind, Role, Visibility
 
@@ -21,14 +22,6 @@ _T = TypeVar("_T")
 _DURATION: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-_Directory: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        envvar="USECHAT_DIRECTORY",
-        metavar="URL",
-        help="The database, such as sqlite:///sessions.db or postgresql://host/sessions.",
-    ),
-]
 _User: TypeAlias = Annotated[str, typer.Argument(metavar="USER", help="The user's id, as Agent Ops has it.")]
 _Session: TypeAlias = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id, as Agent Ops has it.")]
 _Owner: TypeAlias = Annotated[str, typer.Option(metavar="USER", help="The user to whom the session belongs.")]
@@ -47,13 +40,13 @@ sessions = typer.Typer(
 
 
 @sessions.command()
-def init(*, directory: _Directory) -> None:
+def init(*, directory: Directory) -> None:
     """Create the tables of the directory, or migrate those of an older version."""
     _use(directory, lambda known: known.create_tables(), creates=True)
 
 
 @sessions.command()
-def add_user(user: _User, *, directory: _Directory) -> None:
+def add_user(user: _User, *, directory: Directory) -> None:
     """Add a user."""
     _use(directory, lambda known: known.add_user(user))
 
@@ -66,7 +59,7 @@ def add_session(
     kind: _Kind = "session",
     visibility: _Visibility = "private",
     adapter: _Adapter = "on",
-    directory: _Directory,
+    directory: Directory,
 ) -> None:
     """Add a session of a user."""
     _use(
@@ -83,7 +76,7 @@ def change(
     adapter: Annotated[
         Literal["on", "off"] | None, typer.Option(help="Whether useChat() may reach the session from now on.")
     ] = None,
-    directory: _Directory,
+    directory: Directory,
 ) -> None:
     """Change a session, from the next request on."""
     if visibility is None and adapter is None:
@@ -93,20 +86,20 @@ def change(
 
 
 @sessions.command()
-def grant(session: _Session, user: _User, role: _Role, *, directory: _Directory) -> None:
+def grant(session: _Session, user: _User, role: _Role, *, directory: Directory) -> None:
     """Give a user a role in a session, in place of the one that they had."""
     _use(directory, lambda known: known.grant(session, user, role))
 
 
 @sessions.command()
-def token(user: _User, *, expires: _Expires = "7d", directory: _Directory) -> None:
+def token(user: _User, *, expires: _Expires = "7d", directory: Directory) -> None:
     """Make a token for a user and print it, this once: only its hash is kept."""
     lifetime = _read_duration(expires)
     typer.echo(_use(directory, lambda known: known.add_token(user, lifetime)))
 
 
 @sessions.command()
-def revoke(token: _Token, *, directory: _Directory) -> None:
+def revoke(token: _Token, *, directory: Directory) -> None:
     """Take a token back: the next request with it is refused."""
     _use(directory, lambda known: known.revoke(token))
 

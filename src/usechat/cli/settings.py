@@ -1,4 +1,4 @@
-"""The settings of `usechat serve`."""
+"""The settings of the commands that serve."""
 
 import ipaddress
 from typing import Literal, TypeAlias
@@ -8,38 +8,23 @@ from msgspec import Struct
 from usechat.cli.databases import database_name
 from usechat.errors import UsechatError
 from usechat.protocol.clients import ClientName
+from usechat.server.sessions.settings import GatewaySettings
 
-__all__ = ["LogFormat", "ServeError", "ServeSettings"]
+__all__ = ["GatewayCommand", "ListenSettings", "LogFormat", "ServeError", "ServeSettings"]
 
 LogFormat: TypeAlias = Literal["text", "json"]
 
 
 class ServeError(UsechatError):
-    """What keeps `usechat serve` from serving, in one sentence for whoever typed it."""
+    """What keeps a command from serving, in one sentence for whoever typed it."""
 
 
-class ServeSettings(Struct, frozen=True, kw_only=True):
-    """What to serve and how.
+class ListenSettings(Struct, frozen=True, kw_only=True):
+    """Where to listen, who may call, and what to say of it."""
 
-    `target` is a `module:name` or the file of a flow, whose node types are in the module `nodes`. All but host, port,
-    reload and log format is for agents and flows, not for apps; `runs`, `concurrency` and
-    `option` are for flows.
-    """
-
-    target: str
-    nodes: str = ""
-    runs: str = ""
-    concurrency: int = 1
-    option: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
-    reload: bool = False
-    path: str = "/api/chat"
-    client: ClientName = "portable"
-    store: Literal["memory"] = "memory"
-    history: str = "sqlite:///usechat.db"
     cors: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
     grace: float = 10.0
     log_format: LogFormat = "text"
 
@@ -58,6 +43,27 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
             return "localhost"
         return f"[{self.host}]" if ":" in self.host else self.host
 
+
+class ServeSettings(ListenSettings, frozen=True, kw_only=True):
+    """What to serve and how.
+
+    `target` is a `module:name` or the file of a flow, whose node types are in the module `nodes`. All but host, port,
+    reload and log format is for agents and flows, not for apps; `runs`, `concurrency` and
+    `option` are for flows.
+    """
+
+    target: str
+    nodes: str = ""
+    runs: str = ""
+    concurrency: int = 1
+    option: tuple[str, ...] = ()
+    reload: bool = False
+    path: str = "/api/chat"
+    client: ClientName = "portable"
+    store: Literal["memory"] = "memory"
+    history: str = "sqlite:///usechat.db"
+    allowed_hosts: tuple[str, ...] = ()
+
     @property
     def keeps_chats(self) -> bool:
         return self.history != "client"
@@ -71,3 +77,18 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     def runs_name(self) -> str:
         """The same for the database of the runs of a flow."""
         return database_name(self.runs)
+
+
+class GatewayCommand(ListenSettings, frozen=True, kw_only=True):
+    """The gateway to run: what it stands before, whose users it knows, and how it behaves.
+
+    `jwks` is the URL or the file of the keys that sign JWTs, for `audience` and by `issuer`.
+    """
+
+    upstream: str
+    directory: str
+    path: str = "/api/sessions"
+    jwks: str = ""
+    audience: str = ""
+    issuer: str = ""
+    gateway: GatewaySettings = GatewaySettings()

@@ -37,15 +37,17 @@ _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 _HOW_TO_CONNECT: Final = """\
   curl -N {url} -H 'content-type: application/json' \\
-    -d '{{"id": "1", "message": {{"id": "1", "role": "user", "parts": [{{"type": "text", "text": "Hello"}}]}}}}'
+    {curl}-d '{{"id": "1", "message": {{"id": "1", "role": "user", "parts": [{{"type": "text", "text": "Hello"}}]}}}}'
 
-  const chat = useChat({{ transport: new DefaultChatTransport({{ api: '{url}' }}) }})
+  const chat = useChat({{ transport: new DefaultChatTransport({{ api: '{url}'{page} }}) }})
 """
 
 
-def how_to_connect(url: str) -> str:
-    """Give the lines that call the chat at this URL from a terminal and from a page."""
-    return _HOW_TO_CONNECT.format(url=url)
+def how_to_connect(url: str, *, token: bool = False) -> str:
+    """Give the lines that call the chat at this URL from a terminal and from a page, as somebody who has a token."""
+    curl = '-H "authorization: Bearer $TOKEN" \\\n    ' if token else ""
+    page = ", headers: { Authorization: `Bearer ${token}` }" if token else ""
+    return _HOW_TO_CONNECT.format(url=url, curl=curl, page=page)
 
 
 def create_app(

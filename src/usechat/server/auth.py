@@ -33,6 +33,7 @@ __all__ = [
     "JwtKeys",
     "authenticated",
     "bearer_token",
+    "is_token",
 ]
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[str | None] | str | None]
@@ -87,6 +88,11 @@ def bearer_token(connection: HTTPConnection) -> str | None:
     return match[1] if match else None
 
 
+def is_token(text: str) -> bool:
+    """Whether a header can carry this as a bearer token."""
+    return _TOKEN.fullmatch(text) is not None
+
+
 class BearerTokens:
     """Knows users by opaque tokens, of which it keeps only the SHA-256 digests.
 
@@ -95,7 +101,7 @@ class BearerTokens:
     """
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
-        if not all(map(_TOKEN.fullmatch, tokens)):
+        if not all(map(is_token, tokens)):
             raise ValueError("A token may hold only letters, digits and -._~+/, and up to two = at its end.")
         self._users = _checked({_digest(token): user for token, user in tokens.items()})
 

@@ -20,6 +20,7 @@ from usechat.server.admission import Admission
 from usechat.server.chat_history import ChatHistory
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.metrics import Metrics
+from usechat.server.tracing import Span, begin_span
 from usechat.server.turn_lines import log_turn
 from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead, TurnLog, TurnStore
 from usechat.turns.failures import explain
@@ -179,10 +180,11 @@ class Chats:
 
     async def drain(self, grace: float) -> None:
         """Take no new turns, give the running ones `grace` seconds, then stop them and what outlives them."""
+        deadline = time.monotonic() + grace
         await self._turns.drain(grace)
         close: Callable[[float], Awaitable[None]] | None = getattr(self.agent, "aclose", None)
         if close is not None:
-            await close(grace)
+            await close(max(deadline - time.monotonic(), 0.0))
 
     def _key(self, chat_id: str, user: str | None) -> str:
         return self.history.key(chat_id, user or "")
@@ -201,9 +203,12 @@ class Chats:
         reader.leave()
         return None
 
-    def opened(self, head: TurnHead, arrived: float, log: TurnLog) -> None:
-        self._began[head.turn] = _Began(arrived, log)
+    def opened(self, head: TurnHead, came: Request, arrived: float, log: TurnLog) -> Span:
+        """A turn begins, of a request that arrived then; its agent is to work inside of the span."""
+        span = begin_span(head.turn, self.history.names(head), came.headers, arrived)
+        self._began[head.turn] = _Began(arrived, log, span)
         self.metrics.turn_started()
+        return span
 
     async def _ended(self, head: TurnHead, outcome: Outcome, message: UIMessage) -> None:
         began = self._began.pop(head.turn, None)
@@ -214,6 +219,7 @@ class Chats:
             seconds = time.monotonic() - began.arrived
             self.metrics.turn_ended(outcome, seconds)
             log_turn(head.turn, self.history.names(head), outcome, began.log, began.arrived, seconds)
+            began.span.end(outcome, began.log)
         if self.settings.on_end is not None:
             await self.settings.on_end(outcome, message)
 
@@ -221,6 +227,7 @@ class Chats:
 class _Began(Struct, frozen=True):
     arrived: float
     log: TurnLog
+    span: Span
 
 
 class ChatOpening:
@@ -233,6 +240,7 @@ class ChatOpening:
         "_chats",
         "_edits",
         "_request",
+        "_span",
         "_user",
         "_writing",
         "head",
@@ -247,6 +255,7 @@ class ChatOpening:
         self._came = came
         self._arrived = time.monotonic()
         self._admission: Admission | None = None
+        self._span: Span | None = None
         self._writing: str | None = None
         self._edits = False
         self.stopped: StopReason | None = None
@@ -291,9 +300,11 @@ class ChatOpening:
         return Prepared(writer, admission.continues, spends)
 
     def opened(self, log: TurnLog) -> None:
-        self._chats.opened(self.head, self._arrived, log)
+        self._span = self._chats.opened(self.head, self._came, self._arrived, log)
 
     def drive(self, turn: Turn) -> Awaitable[None]:
+        if self._span is not None:
+            self._span.enter()
         chats = self._chats
         events = chats.agent.events(self._chat(turn))
         mapper = chats.agent.mapper(turn.output.writer)

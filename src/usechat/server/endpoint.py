@@ -1,5 +1,6 @@
 """One agent at one address: the routes of a chat."""
 
+import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -107,20 +108,22 @@ class ChatEndpoint:
         return plain_error(error)
 
     async def _post(self, request: Request) -> Response:
+        arrived = time.monotonic()
         user = await self._user(request)
         body = await json_body(request, limit=self._limits.body, deadline=_BODY_DEADLINE)
         check_cost(body, self._limits)
         await breathe(body)
         asked, headers = decode_request(body, self._limits, checked=True), VisibleHeaders(request.scope["headers"])
         reader = await self.chats.begin(asked, user, headers)
-        return TurnResponse(reader, self._stream, self.chats.metrics)
+        return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
 
     async def _resume(self, request: Request) -> Response:
+        arrived = time.monotonic()
         user = await self._user(request)
         reader = await self.chats.follow(check_id(request.path_params["chat_id"]), user, *last_seen(request))
         if reader is None:
             return Response(status_code=204)
-        return TurnResponse(reader, self._stream, self.chats.metrics)
+        return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
 
     async def _stop(self, request: Request) -> Response:
         check_origin(request, self._origins)

@@ -4,7 +4,6 @@ import asyncio
 import time
 from typing import Final
 
-from msgspec import Struct
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -12,6 +11,7 @@ from usechat.alarms import alarm_at
 from usechat.errors import RequestError
 from usechat.protocol.sse import DONE, KEEP_ALIVE
 from usechat.server.metrics import Metrics
+from usechat.server.stream_limits import StreamLimits
 from usechat.stores import Reader
 
 __all__ = ["STREAM_HEADERS", "StreamLimits", "TurnResponse", "json_error", "plain_error"]
@@ -32,6 +32,7 @@ _STATUS_HEADERS: Final[dict[int, dict[str, str]]] = {
 _CODES: Final = {
     400: "VALIDATION_ERROR",
     401: "UNAUTHORIZED",
+    403: "FORBIDDEN",
     404: "NOT_FOUND",
     405: "METHOD_NOT_ALLOWED",
     408: "REQUEST_TIMEOUT",
@@ -45,28 +46,17 @@ _CODES: Final = {
 }
 
 
-class StreamLimits(Struct, frozen=True):
-    """When to keep a silent stream alive, and when to give up a reader that does not read.
-
-    A reader that is more than `behind` bytes late and makes no progress for `patience` seconds is cut off.
-    """
-
-    keep_alive: float = 15.0
-    behind: int = 1024 * 1024
-    patience: float = 30.0
-
-
 class TurnResponse(Response):
-    """Sends what a reader of a turn has to read, and follows the turn to its end."""
+    """Sends what a reader of a turn has to read, and follows the turn to its end; the request `arrived` before."""
 
-    def __init__(self, reader: Reader, limits: StreamLimits, metrics: Metrics) -> None:
+    def __init__(self, reader: Reader, limits: StreamLimits, metrics: Metrics, arrived: float | None = None) -> None:
         self.status_code = 200
         self.background = None
         self.raw_headers = [*_RAW_HEADERS, (b"x-usechat-turn", reader.log.turn.encode())]
         self._reader = reader
         self._limits = limits
         self._metrics = metrics
-        self._made = time.monotonic()
+        self._arrived = time.monotonic() if arrived is None else arrived
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reader, metrics, sent, is_cut = self._reader, self._metrics, 0, False
@@ -78,7 +68,7 @@ class TurnResponse(Response):
             gone = asyncio.create_task(_wait_for_disconnect(receive, stream))
             try:
                 await stream.advance()
-                metrics.first_byte_sent(time.monotonic() - self._made)
+                metrics.first_byte_sent(time.monotonic() - self._arrived)
                 while not stream.is_over:
                     await stream.wait()
                     await stream.advance()

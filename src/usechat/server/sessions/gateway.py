@@ -1,10 +1,11 @@
 """The gateway: sessions of Agent Ops as chats for `useChat()`, for those who may use them."""
 
 import asyncio
+import time
 from collections.abc import Collection
 from functools import partial
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from msgspec import Struct, field, structs
@@ -22,7 +23,7 @@ from usechat.errors import AgentError, RequestError
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
 from usechat.server.app import app_lifespan, check_path, service_routes
-from usechat.server.auth import Authenticate, authenticated, bearer_token
+from usechat.server.auth import Authenticate, JwtAuth, authenticated, bearer_token, is_token
 from usechat.server.bodies import VisibleHeaders, check_id, json_body, last_seen
 from usechat.server.chats import Chats
 from usechat.server.guard import guarded
@@ -54,6 +55,7 @@ def sessions_gateway(
     upstream: str,
     directory: SessionDirectory | str,
     authenticate: Authenticate | None = None,
+    jwt: JwtAuth | None = None,
     settings: GatewaySettings = _SETTINGS,
     path: str = "/api/sessions",
     cors: Collection[str] | str = (),
@@ -62,28 +64,45 @@ def sessions_gateway(
     """Make the app that serves the sessions of an Agent Ops upstream, with `/healthz`, `/readyz` and `/metrics`.
 
     `directory` says who may use which session: one of your own, or the URL of its database. `authenticate` says who is
-    asking; without it those are the users of the directory, by its tokens. `cors` are the origins whose pages may call.
-    A server that is told to end gives running turns `grace` seconds; with None the app leaves signals alone.
+    asking; without it those are the users of the directory, by its tokens and, with a `jwt`, by JWTs. `cors` are the
+    origins whose pages may call. A server that is told to end gives running turns `grace` seconds; with None the app
+    leaves signals alone.
 
     Raises:
-        ValueError: The path, the upstream, an origin or the database URL is not one.
+        ValueError: The path, the upstream or its token, an origin or the database URL is not one, or both
+            `authenticate` and `jwt` are given.
         ImportError: The package that the database needs is not installed.
     """
     check_path(path)
-    if not upstream.startswith(("ws://", "wss://")):
-        raise ValueError(f"{upstream!r} is not the address of an upstream, such as ws://localhost:8787.")
+    _check_upstream(upstream, settings.upstream_token)
+    if authenticate is not None and jwt is not None:
+        raise ValueError("authenticate says who is asking, so that it has to look at JWTs itself.")
     database = None
     if isinstance(directory, str):
         database = Database(directory)
         directory = SessionDirectory(database)
     origins = (cors,) if isinstance(cors, str) else cors
-    gateway = _Gateway(upstream, directory, authenticate or DirectoryAuth(directory), settings, origins)
+    gateway = _Gateway(upstream, directory, authenticate or DirectoryAuth(directory, jwt), settings, origins)
     return Starlette(
         routes=[Mount(path, gateway), *service_routes(gateway.chats)],
         middleware=[cors_middleware(origins, credentials=False)] if origins else [],
         exception_handlers={HTTPException: _no_route},
         lifespan=partial(app_lifespan, gateway.chats, database, grace),
     )
+
+
+def _check_upstream(upstream: str, token: str | None) -> None:
+    try:
+        parts = urlsplit(upstream)
+        is_address = parts.scheme in ("ws", "wss") and parts.hostname and parts.port != 0
+    except ValueError:
+        raise ValueError("The upstream is not an address, such as ws://localhost:8787.") from None
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError("The address of the upstream may have a host, a port and a path, and nothing else.")
+    if not is_address:
+        raise ValueError(f"{upstream!r:.200} is not the address of an upstream, such as ws://localhost:8787.")
+    if token is not None and not is_token(token):
+        raise ValueError("The upstream's token holds what no header can carry, such as a space or a line break.")
 
 
 class _Answer(Struct):
@@ -129,6 +148,7 @@ class _Gateway:
         await response(scope, receive, send)
 
     async def _route(self, request: Request) -> Response:
+        arrived = time.monotonic()
         if not self._is_on:
             raise RequestError(_NO_ROUTE, status=404)
         found = _find_route(request.scope)
@@ -141,9 +161,9 @@ class _Gateway:
         await self._directory.check_access(session, user, endpoint)
         match endpoint:
             case "chat":
-                return await self._chat(request, session, user)
+                return await self._chat(request, session, user, arrived)
             case "stream":
-                return await self._resume(request, scoped(session, check_id(chat_id)), user)
+                return await self._resume(request, scoped(session, check_id(chat_id)), user, arrived)
             case "stop":
                 if bearer_token(request) is None:
                     # Who is known by a cookie could be made to stop a turn by any page.
@@ -155,7 +175,7 @@ class _Gateway:
             case "channels":
                 return await self._channels(self._address(request, session, user))
 
-    async def _chat(self, request: Request, session: str, user: str) -> Response:
+    async def _chat(self, request: Request, session: str, user: str, arrived: float) -> Response:
         address = self._address(request, session, user)
         body = await json_body(request, limit=_BODY.body, deadline=_BODY_DEADLINE)
         # A large one would hold up everybody else.
@@ -164,11 +184,13 @@ class _Gateway:
         self._check_room(session)
         scoped_request = structs.replace(asked, id=scoped(session, asked.id))
         reader = await self.chats.begin(scoped_request, user, VisibleHeaders(request.scope["headers"]), call)
-        return TurnResponse(reader, self._stream, self.chats.metrics)
+        return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
 
-    async def _resume(self, request: Request, chat_id: str, user: str) -> Response:
+    async def _resume(self, request: Request, chat_id: str, user: str, arrived: float) -> Response:
         reader = await self.chats.follow(chat_id, user, *last_seen(request))
-        return Response(status_code=204) if reader is None else TurnResponse(reader, self._stream, self.chats.metrics)
+        if reader is None:
+            return Response(status_code=204)
+        return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
 
     async def _answer(self, request: Request, address: SessionAddress) -> Response:
         body = await json_body(request, limit=_ANSWER_SIZE, deadline=_BODY_DEADLINE)

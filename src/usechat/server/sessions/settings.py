@@ -5,10 +5,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from usechat.agents.agent_ops_socket import SocketLimits
+from usechat.agents.agent_ops_limits import SocketLimits
 from usechat.protocol.clients import ClientName
 from usechat.server.chat_settings import ChatSettings
-from usechat.server.responses import StreamLimits
+from usechat.server.stream_limits import StreamLimits
 from usechat.sources.agent_ops_options import AgentOpsOptions
 from usechat.turns.clocks import TurnLimits
 

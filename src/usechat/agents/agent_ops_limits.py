@@ -1,0 +1,14 @@
+"""The bounds of the sockets to sessions, for whoever sets them without opening one."""
+
+from msgspec import Struct
+
+__all__ = ["SocketLimits"]
+
+
+class SocketLimits(Struct, frozen=True):
+    """How many sockets may be open at once, how long one may take to open, and how large a frame may be."""
+
+    per_session: int = 256
+    in_all: int = 2_000
+    open_seconds: float = 10.0
+    frame: int = 64 * 1024 * 1024

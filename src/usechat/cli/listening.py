@@ -1,0 +1,69 @@
+"""Serves an app for a command: its socket, its log, its signals and the settings of uvicorn."""
+
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+from starlette.types import ASGIApp
+from uvicorn import Config, Server
+
+from usechat.cli.logs import logging_config
+from usechat.cli.settings import ListenSettings, LogFormat, ServeError
+
+__all__ = ["configure", "cors_hint", "listen", "serve"]
+
+# A client that does not read would keep its response open for ever.
+_LAST_SENDS: Final = 3
+
+
+def listen(settings: ListenSettings) -> socket.socket:
+    """Listen where the settings say.
+
+    Raises:
+        ServeError: That is not possible.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise ServeError(f"The server cannot listen at {settings.host}: {error.strerror}.") from error
+
+
+def serve(app: ASGIApp, settings: ListenSettings, listener: socket.socket) -> None:
+    """Serve the app until a signal comes."""
+    # uvicorn raises the signal that ended it once more, for whoever handled it before.
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _leave)
+    Server(configure(app, settings.log_format)).run(sockets=[listener])
+
+
+def configure(app: ASGIApp | Callable[[], ASGIApp], log_format: LogFormat, **options: Any) -> Config:
+    """The settings of uvicorn, with these beside ours."""
+    if log_format == "json":
+        logging.captureWarnings(capture=True)
+    return Config(
+        app,
+        http="httptools",
+        # Compressing each small frame costs more than it saves.
+        ws_per_message_deflate=False,
+        # Proxies that cut a silent connection wait 20 seconds or more.
+        ws_ping_interval=15.0,
+        log_config=logging_config(log_format),
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=_LAST_SENDS,
+        **options,
+    )
+
+
+def cors_hint(settings: ListenSettings) -> str:
+    """The line of a banner for whoever has a page of another origin and has not said so."""
+    return "" if settings.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(0)

@@ -1,0 +1,16 @@
+"""The bounds of a stream, for whoever sets them without serving one."""
+
+from msgspec import Struct
+
+__all__ = ["StreamLimits"]
+
+
+class StreamLimits(Struct, frozen=True):
+    """When to keep a silent stream alive, and when to give up a reader that does not read.
+
+    A reader that is more than `behind` bytes late and makes no progress for `patience` seconds is cut off.
+    """
+
+    keep_alive: float = 15.0
+    behind: int = 1024 * 1024
+    patience: float = 30.0
