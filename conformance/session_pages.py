@@ -62,9 +62,12 @@ class House:
 
 @contextmanager
 def serving_house(
-    portal: BlockingPortal, settings: GatewaySettings, script: Script | None = None
+    portal: BlockingPortal, settings: GatewaySettings, script: Script | None = None, *, cors: str = ""
 ) -> Generator[House, None, None]:
-    with portal.wrap_async_context_manager(serving_gateway(settings, script=script, seconds=None)) as gateway:
+    """Serve them until it is left, to pages of the origin `cors` if it is named."""
+    origins = [cors] if cors else []
+    serving = serving_gateway(settings, script=script, seconds=None, cors=origins)
+    with portal.wrap_async_context_manager(serving) as gateway:
         yield House(portal, gateway)
 
 
