@@ -5,6 +5,7 @@ gateway is, is measured in `bench/`.
 """
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
@@ -175,6 +176,8 @@ async def test_rapid_prompts_do_not_corrupt_anything() -> None:
             last = shown(parts(answer.text))[-1][1]
             assert last == ("Two files: a.ts and b.ts." if text == "tools" else f"You said: {text}")
         assert len(gateway.agent.received("prompt")) == len(asked)
+        turns = {turn for answer in answers for turn in re.findall(r'"turnId":"(.+?)"', answer.text)}
+        assert len(turns) == len(asked)
         assert [gateway.agent.received(kind) for kind in ("abort", "revert")] == [[], []]
 
 
