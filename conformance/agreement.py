@@ -1,5 +1,6 @@
 """Streams of a source's mapper, and what the real clients make of them."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from hypothesis import HealthCheck, settings
@@ -12,7 +13,7 @@ from usechat.protocol.chunks import Chunk, Error
 from usechat.protocol.clients import ClientName
 from usechat.protocol.reader import MessageReader
 
-__all__ = ["FEW", "agree"]
+__all__ = ["FEW", "agree", "in_common", "message_of"]
 
 # The judge is a fixture of the whole session.
 FEW: Final = settings(
@@ -20,14 +21,15 @@ FEW: Final = settings(
 )
 
 
-def _message_of(chunks: list[Chunk]) -> dict[str, Any]:
+def message_of(chunks: Iterable[Chunk]) -> dict[str, Any]:
+    """The message that we build of these chunks."""
     reader = MessageReader()
     for chunk in chunks:
         reader.apply(chunk)
     return as_json(reader.message)
 
 
-def _in_common(message: dict[str, Any]) -> Any:
+def in_common(message: dict[str, Any]) -> Any:
     """The message without what only the newest clients keep."""
     parts = [{name: value for name, value in part.items() if name != "rawInput"} for part in message["parts"]]
     for part in parts:
@@ -42,9 +44,9 @@ def agree(judge: Judge, chunks: list[Chunk], client: ClientName = "portable") ->
     results = judge.read(chunks, clients)
     last = chunks[-1]
     error = {"name": "Error", "message": last.error_text} if isinstance(last, Error) else None
-    expected = _in_common(_message_of(chunks))
+    expected = in_common(message_of(chunks))
     for name in clients:
         assert (results[name]["status"], results[name]["error"]) == ("error" if error else "ready", error), name
-        assert _in_common(results[name]["accumulated"]) == expected, name
+        assert in_common(results[name]["accumulated"]) == expected, name
         assert error or results[name]["valid"] in (True, None) or expected["parts"] == [], name
     assert error or judge.posts(chunks, clients) == dict.fromkeys(clients, 1)

@@ -110,11 +110,11 @@ def bearer(token: str | None) -> dict[str, str]:
 
 
 class Browser(Node):
-    """A Node process in which any number of pages are open."""
+    """A Node process in which any number of pages are open, of servers on this port if no other is named."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, port: int = 0) -> None:
         super().__init__("browser.mjs")
-        self._port = server.port
+        self._port = port
         self._open: list[Page] = []
 
     def open(
@@ -129,12 +129,13 @@ class Browser(Node):
         last_only: bool = False,
         hook: str | None = None,
         own_chat: bool = False,
+        port: int | None = None,
     ) -> "Page":
         """Open a page of this client; with `hook`, of `useChat` in that release of @ai-sdk/react."""
         number: int = self.ask(
             "open",
             client=client,
-            port=self._port,
+            port=port or self._port,
             path=path,
             chat=chat,
             messages=messages or [],

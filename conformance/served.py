@@ -17,7 +17,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def browser(server: Server) -> Iterator[Browser]:
-    browser = Browser(server)
+    browser = Browser(server.port)
     yield browser
     browser.close()
 

@@ -43,7 +43,7 @@ def hop(nginx: Nginx, request: pytest.FixtureRequest) -> Hop:
 
 @pytest.fixture(scope="session")
 def far_browser(hop: Hop) -> Iterator[Browser]:
-    browser = Browser(hop)
+    browser = Browser(hop.port)
     yield browser
     browser.close()
 
@@ -56,7 +56,7 @@ def visit(hop: Hop, far_browser: Browser, request: pytest.FixtureRequest) -> Ite
 
 @pytest.fixture
 def impatient(nginx: Nginx) -> Iterator[Browser]:
-    browser = Browser(nginx.hops["20 seconds"])
+    browser = Browser(nginx.hops["20 seconds"].port)
     yield browser
     browser.close_pages()
     browser.close()

@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from itertools import count
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import httpx
 import pytest
@@ -13,7 +13,7 @@ import uvicorn
 from hypothesis import Phase, given, seed, settings
 from starlette.applications import Starlette
 
-from pages import Browser, Message, Page, Server, View, known_to
+from pages import Browser, Message, Page, View, known_to
 from programs import PROGRAMS, Program, play
 from promises import PINNED, release_of
 from same_json import strict
@@ -147,8 +147,7 @@ def spoken(messages: list[Message]) -> list[Message]:
 
 
 def test_every_client_ends_with_the_message_that_is_kept(house: House) -> None:
-    # All that it needs of a server is the port.
-    browser = Browser(cast("Server", house))
+    browser = Browser(house.port)
     names = (f"program-{number}" for number in count())
 
     @seed(SEED)

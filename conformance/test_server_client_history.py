@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import uvicorn
 
-from pages import Browser, Message, Page, Server
+from pages import Browser, Message, Page
 from promises import PINNED, PROMISES, release_of
 from usechat.agents.chat import Approval, Chat, ToolAnswer
 from usechat.server.app import create_app
@@ -60,7 +60,7 @@ async def _after_approval(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
             yield f"It stays: {answer.reason}"
 
 
-class _Here(Server):
+class _Here:
     """A server in a thread of this process, so that a test can see what its agent was given."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class _Here(Server):
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     server = _Here()
-    browser = Browser(server)
+    browser = Browser(server.port)
     yield browser
     browser.close()
     server.close()

@@ -14,7 +14,7 @@ from usechat.database import Database
 from usechat.server.sessions.directory import SessionDirectory
 from usechat.server.sessions.gateway import sessions_gateway
 from usechat.server.sessions.settings import GatewaySettings
-from usechat.session_agent import Fault, SessionAgent, SessionSettings
+from usechat.session_agent import Fault, Script, SessionAgent, SessionSettings
 
 SETTINGS = GatewaySettings(enabled=True)
 
@@ -88,17 +88,19 @@ async def serving_gateway(
     *,
     agent: SessionSettings | None = None,
     faults: tuple[Fault, ...] = (),
+    script: Script | None = None,
     upstream: str = "",
     send_buffer: int | None = None,
+    seconds: float | None = SECONDS,
     **options: Any,
 ) -> AsyncGenerator[Gateway]:
     """Serve a gateway before a session agent, or another upstream; `send_buffer` is how much its sockets take in."""
     database = Database("sqlite://")
     directory = SessionDirectory(database)
     async with (
-        SessionAgent(agent or SessionSettings(pace=0), faults=list(faults)).serving() as session_agent,
+        SessionAgent(agent or SessionSettings(pace=0), faults=list(faults), script=script).serving() as session_agent,
         httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits(max_connections=None)) as http,
-        asyncio.timeout(SECONDS),
+        asyncio.timeout(seconds),
     ):
         address = upstream or session_agent.url
         app = sessions_gateway(upstream=address, directory=directory, settings=settings, **options)

@@ -56,9 +56,15 @@ async def serving_here(app: ASGIApp, *, send_buffer: int | None = None) -> Async
         )
         server = uvicorn.Server(config)
         task = asyncio.create_task(server.serve([listening]))
-        yield listening.getsockname()[1]
-        server.should_exit = True
-        await task
+        try:
+            yield listening.getsockname()[1]
+        except BaseException:
+            # Nobody reads what is still open.
+            server.force_exit = True
+            raise
+        finally:
+            server.should_exit = True
+            await task
 
 
 class Process:
