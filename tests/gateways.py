@@ -8,9 +8,13 @@ from urllib.parse import quote
 
 import httpx
 import msgspec
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request, Response
 
 from loopback import SECONDS, message, parts, serving_here
 from usechat.database import Database
+from usechat.server.auth import JwtAuth
+from usechat.server.sessions.auth import DirectoryAuth
 from usechat.server.sessions.directory import SessionDirectory
 from usechat.server.sessions.gateway import sessions_gateway
 from usechat.server.sessions.settings import GatewaySettings
@@ -19,13 +23,26 @@ from usechat.session_agent import Fault, SessionAgent, SessionSettings
 SETTINGS = GatewaySettings(enabled=True)
 
 
+class WatchedAgent(SessionAgent):
+    """A session agent that notes the addresses at which sockets were opened, as they were sent."""
+
+    def __init__(self, *options: Any, **named: Any) -> None:
+        super().__init__(*options, **named)
+        self.addresses: list[str] = []
+
+    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        self.addresses.append(request.path)
+        return super()._admit(connection, request)
+
+
 class Gateway:
     """A gateway and what stands behind it. Users are made when they are asked for; `ana` owns the session `s1`."""
 
-    def __init__(self, url: str, agent: SessionAgent, directory: SessionDirectory, http: httpx.AsyncClient) -> None:
+    def __init__(self, url: str, agent: WatchedAgent, database: Database, http: httpx.AsyncClient) -> None:
         self.url = url
         self.agent = agent
-        self.directory = directory
+        self.database = database
+        self.directory = SessionDirectory(database)
         self.http = http
         self._tokens: dict[str, str] = {}
 
@@ -88,18 +105,21 @@ async def serving_gateway(
     *,
     agent: SessionSettings | None = None,
     faults: tuple[Fault, ...] = (),
+    jwt: JwtAuth | None = None,
     **options: Any,
 ) -> AsyncGenerator[Gateway]:
     database = Database("sqlite://")
     directory = SessionDirectory(database)
+    upstream = WatchedAgent(agent or SessionSettings(pace=0), faults=list(faults))
     async with (
-        SessionAgent(agent or SessionSettings(pace=0), faults=list(faults)).serving() as upstream,
+        upstream.serving(),
         httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits(max_connections=None)) as http,
         asyncio.timeout(SECONDS),
     ):
+        options.setdefault("authenticate", DirectoryAuth(directory, jwt))
         app = sessions_gateway(upstream=upstream.url, directory=directory, settings=settings, **options)
         async with serving_here(app) as port:
-            gateway = Gateway(f"http://127.0.0.1:{port}", upstream, directory, http)
+            gateway = Gateway(f"http://127.0.0.1:{port}", upstream, database, http)
             await gateway.headers("ana")
             await directory.add_session("s1", "ana")
             yield gateway

@@ -49,6 +49,8 @@ def serving(app: ASGIApp) -> Generator[str, None, None]:
 async def serving_here(app: ASGIApp) -> AsyncGenerator[int]:
     """Serve the app on a loopback port and in this loop, as `usechat serve` does it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        # As uvloop does it; the loop of a test would hold small answers back for 40 ms.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
             app, http="httptools", ws="websockets-sansio", log_level="critical", timeout_keep_alive=600
         )
