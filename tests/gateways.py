@@ -105,19 +105,20 @@ async def serving_gateway(
     *,
     agent: SessionSettings | None = None,
     faults: tuple[Fault, ...] = (),
+    token: str = "",
     jwt: JwtAuth | None = None,
     **options: Any,
 ) -> AsyncGenerator[Gateway]:
     database = Database("sqlite://")
     directory = SessionDirectory(database)
-    upstream = WatchedAgent(agent or SessionSettings(pace=0), faults=list(faults))
+    upstream = WatchedAgent(agent or SessionSettings(pace=0), token=token, faults=list(faults))
     async with (
         upstream.serving(),
         httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits(max_connections=None)) as http,
         asyncio.timeout(SECONDS),
     ):
-        options.setdefault("authenticate", DirectoryAuth(directory, jwt))
-        app = sessions_gateway(upstream=upstream.url, directory=directory, settings=settings, **options)
+        shown = {"directory": directory, "authenticate": DirectoryAuth(directory, jwt), **options}
+        app = sessions_gateway(upstream=upstream.url, settings=settings, **shown)
         async with serving_here(app) as port:
             gateway = Gateway(f"http://127.0.0.1:{port}", upstream, database, http)
             await gateway.headers("ana")

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from usechat.agents.agent_ops import AgentOpsAgent, SessionCall
 from usechat.agents.agent_ops_socket import TOO_MANY, SessionAddress
@@ -77,12 +78,15 @@ def sessions_gateway(
         directory = SessionDirectory(database)
     gateway = _Gateway(upstream, directory, authenticate or DirectoryAuth(directory), settings)
     origins = (cors,) if isinstance(cors, str) else cors
-    return Starlette(
+    app = Starlette(
         routes=[Mount(path, gateway), *service_routes(gateway.chats)],
         middleware=[cors_middleware(origins, credentials=False)] if origins else [],
         exception_handlers={HTTPException: _no_route},
         lifespan=partial(app_lifespan, gateway.chats, database, grace),
     )
+    # What is not there is not elsewhere, either.
+    app.router.redirect_slashes = False
+    return app
 
 
 class _Answer(Struct):
@@ -115,6 +119,9 @@ class _Gateway:
         self._stream = settings.stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await WebSocketClose()(scope, receive, send)
+            return
         response = await guarded(self._route, Request(scope, receive, send), self._refused)
         await response(scope, receive, send)
 
@@ -192,6 +199,9 @@ class _Gateway:
         for name, value in zip(("channelType", "channelId"), channel, strict=True):
             if problem := IDENTIFIER(value):
                 raise RequestError(f"{name}{problem}.")
+        # A session tells its channels apart as type:id.
+        if ":" in channel[0]:
+            raise RequestError("channelType must not have a colon.")
         return SessionAddress(session, user, bearer_token(request) or "", channel)
 
     def _check_room(self, session: str) -> None:
