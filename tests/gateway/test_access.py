@@ -72,7 +72,7 @@ async def fill(gateway: Gateway) -> list[tuple[str, Kind, Visibility, bool]]:
         (f"{kind}/{visibility}:{'on' if adapter else 'off'}", kind, visibility, adapter)
         for kind, visibility, adapter in product(KINDS, VISIBILITIES, (True, False))
     ]
-    for name, kind, visibility, adapter in sessions:
+    for name, _, visibility, adapter in sessions:
         # What is shared first may become an orchestrator later.
         await directory.add_session(name, "olga", visibility=visibility, adapter=adapter)
         for person in PEOPLE[1:4]:

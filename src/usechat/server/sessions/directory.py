@@ -33,7 +33,8 @@ from usechat.server.sessions.access import REQUIRED, Endpoint, Kind, Role, Sessi
 
 __all__ = ["DirectoryError", "SessionDirectory"]
 
-# What PostgreSQL can store and index; a lone surrogate is no text to either database, and dots lead elsewhere in a path.
+# What PostgreSQL can store and index, and what stands for itself in a path; a lone surrogate is no text to either
+# database.
 _ID: Final = re.compile(r"(?!\.{1,2}\Z)[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,512}")
 _NOT_FOUND: Final = "There is no session with this id."
 
