@@ -61,6 +61,15 @@ async def serving_here(app: ASGIApp) -> AsyncGenerator[int]:
         await task
 
 
+async def all_ended(before: set[asyncio.Task[Any]]) -> bool:
+    """Whether no task is left beside those that were there before."""
+    for _ in range(200):
+        if not asyncio.all_tasks() - before:
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
 class Process:
     """A server in a process of its own."""
 

@@ -14,7 +14,7 @@ import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from loopback import message
+from loopback import all_ended, message
 from mutations import Mutator, Request
 from soak import SEED, draws
 from usechat.agents.chat import Chat
@@ -105,15 +105,6 @@ async def send_requests(port: int, mutator: Mutator, statuses: Counter[int]) -> 
             statuses[0 if answer is None else answer.status] += 1
     finally:
         await wire.close()
-
-
-async def all_ended(before: set[asyncio.Task[Any]]) -> bool:
-    """Whether no task is left beside those that were there before."""
-    for _ in range(200):
-        if not asyncio.all_tasks() - before:
-            return True
-        await asyncio.sleep(0.05)
-    return False
 
 
 async def test_mutated_requests_are_served_or_refused() -> None:
