@@ -1,13 +1,15 @@
 """A gateway on a real port, in front of a session agent on a real WebSocket, with a directory of users and sessions."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import msgspec
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
@@ -107,6 +109,7 @@ async def serving_gateway(
     faults: tuple[Fault, ...] = (),
     token: str = "",
     jwt: JwtAuth | None = None,
+    mount: Callable[[Starlette], ASGIApp] = lambda app: app,
     **options: Any,
 ) -> AsyncGenerator[Gateway]:
     database = Database("sqlite://")
@@ -117,9 +120,9 @@ async def serving_gateway(
         httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits(max_connections=None)) as http,
         asyncio.timeout(SECONDS),
     ):
-        shown = {"directory": directory, "authenticate": DirectoryAuth(directory, jwt), **options}
+        shown: dict[str, Any] = {"directory": directory, "authenticate": DirectoryAuth(directory, jwt), **options}
         app = sessions_gateway(upstream=upstream.url, settings=settings, **shown)
-        async with serving_here(app) as port:
+        async with serving_here(mount(app)) as port:
             gateway = Gateway(f"http://127.0.0.1:{port}", upstream, database, http)
             await gateway.headers("ana")
             await directory.add_session("s1", "ana")

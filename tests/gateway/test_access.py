@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import product
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx
@@ -19,9 +19,7 @@ from usechat.server.sessions.access import Endpoint, Kind, Visibility
 
 pytestmark = pytest.mark.anyio
 
-Case = tuple[str, str, Endpoint]
-
-PEOPLE: Final = ("olga", "granted owner", "granted collaborator", "granted viewer", "member", "stranger")
+PEOPLE: Final = ("olga", "granted-owner", "granted-collaborator", "granted-viewer", "member", "stranger")
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 VISIBILITIES: Final[tuple[Visibility, ...]] = get_args(Visibility)
 
@@ -51,11 +49,11 @@ def permitted(person: str, kind: Kind, visibility: Visibility) -> frozenset[Endp
             return EVERYTHING
         case _, "orchestrator" | "workflow", _:
             return NOTHING
-        case "granted owner" | "granted collaborator", _, _:
+        case "granted-owner" | "granted-collaborator", _, _:
             return EVERYTHING
         case _, _, "org_joinable":
             return EVERYTHING
-        case "granted viewer", _, _:
+        case "granted-viewer", _, _:
             return READING
         case _, _, "org_visible":
             return READING
@@ -63,35 +61,43 @@ def permitted(person: str, kind: Kind, visibility: Visibility) -> frozenset[Endp
             return NOTHING
 
 
-async def fill(gateway: Gateway) -> list[tuple[str, Kind, Visibility, bool]]:
-    """The people and the sessions of `olga`, one of each sort."""
+class Sort(NamedTuple):
+    kind: Kind
+    visibility: Visibility
+    adapter: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}/{self.visibility}:{'on' if self.adapter else 'off'}"
+
+
+SORTS: Final = [
+    Sort(kind, visibility, adapter) for kind in KINDS for visibility in VISIBILITIES for adapter in (True, False)
+]
+# What is shared first can become an orchestrator only so.
+SET_KINDS: Final = """
+    UPDATE usechat_sessions SET kind = substr(session_id, 1, instr(session_id, '/') - 1) WHERE owner = 'olga'
+"""
+
+
+async def fill(gateway: Gateway) -> None:
+    """The people, and a session of `olga` of each sort, with the same grants."""
     directory = gateway.directory
     for person in PEOPLE[:-1]:
         await directory.add_user(person)
-    sessions = [
-        (f"{kind}/{visibility}:{'on' if adapter else 'off'}", kind, visibility, adapter)
-        for kind, visibility, adapter in product(KINDS, VISIBILITIES, (True, False))
-    ]
-    for name, _, visibility, adapter in sessions:
-        # What is shared first may become an orchestrator later.
-        await directory.add_session(name, "olga", visibility=visibility, adapter=adapter)
+    for sort in SORTS:
+        await directory.add_session(sort.name, "olga", visibility=sort.visibility, adapter=sort.adapter)
         for person in PEOPLE[1:4]:
-            role: Any = person.removeprefix("granted ")
-            await directory.grant(name, person, role)
-    await set_kinds(gateway)
-    return sessions
-
-
-async def set_kinds(gateway: Gateway) -> None:
-    query = "UPDATE usechat_sessions SET kind = substr(session_id, 1, instr(session_id, '/') - 1) WHERE owner = 'olga'"
-    await gateway.database.run(lambda connection: connection.exec_driver_sql(query))
+            role: Any = person.removeprefix("granted-")
+            await directory.grant(sort.name, person, role)
+    await gateway.database.run(lambda connection: connection.exec_driver_sql(SET_KINDS))
 
 
 async def seen_of(gateway: Gateway, session: str, person: str, endpoint: Endpoint) -> Seen:
     """What somebody sees: the status, the body and the headers."""
     request = dict(REQUESTS[endpoint])
     url = gateway.path(request.pop("rest"), session)
-    response = await gateway.http.request(url=url, headers={"authorization": f"Bearer {person.split()[-1]}"}, **request)
+    response = await gateway.http.request(url=url, headers={"authorization": f"Bearer {person}"}, **request)
     return status_body_headers(response)
 
 
@@ -114,14 +120,9 @@ def check_served(endpoint: Endpoint, seen: Seen) -> None:
             assert (status, body) == (200, '{"channels":[{"channelType":"web","channelId":"default"}]}')
 
 
-def people_by_token() -> Any:
-    names = {person.split()[-1]: person for person in PEOPLE}
-    return lambda connection: names.get(bearer_token(connection) or "")
-
-
 async def test_everybody_may_do_what_the_rules_say_and_a_refusal_is_a_missing_session():
-    async with serving_gateway(authenticate=people_by_token()) as gateway:
-        sessions = await fill(gateway)
+    async with serving_gateway(authenticate=bearer_token) as gateway:
+        await fill(gateway)
         missing = {
             (person, endpoint): await seen_of(gateway, "missing", person, endpoint)
             for person, endpoint in product(PEOPLE, REQUESTS)
@@ -131,15 +132,15 @@ async def test_everybody_may_do_what_the_rules_say_and_a_refusal_is_a_missing_se
         assert len({str(seen) for seen in missing.values()}) == 1
         assert gateway.agent.addresses == []
         opened: Counter[tuple[str, str]] = Counter()
-        for name, kind, visibility, adapter in sessions:
+        for sort in SORTS:
             cases = list(product(PEOPLE, REQUESTS))
-            answers = await asyncio.gather(*(seen_of(gateway, name, *case) for case in cases))
+            answers = await asyncio.gather(*(seen_of(gateway, sort.name, *case) for case in cases))
             for (person, endpoint), seen in zip(cases, answers, strict=True):
-                if adapter and endpoint in permitted(person, kind, visibility):
+                if sort.adapter and endpoint in permitted(person, sort.kind, sort.visibility):
                     check_served(endpoint, seen)
-                    opened[name, person] += endpoint in CONNECTING
+                    opened[sort.name, person] += endpoint in CONNECTING
                 else:
-                    assert seen == missing[person, endpoint], (name, person, endpoint)
+                    assert seen == missing[person, endpoint], (sort, person, endpoint)
         assert Counter(map(session_and_user, gateway.agent.addresses)) == +opened
 
 

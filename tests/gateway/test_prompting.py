@@ -81,7 +81,7 @@ async def test_the_texts_of_the_last_message_are_prompted_line_by_line():
         )
         assert await prompted(gateway, user(*said, text("\ttrois 😀"))) == prompt("One\n\ntwo\n\n\ttrois 😀")
         # Of whatever else a client sends, nothing is handed on.
-        extra = {
+        extra: JSON = {
             "model": "other",
             "queueMode": "steer",
             "type": "abort",

@@ -76,7 +76,7 @@ def sessions_gateway(
     if isinstance(directory, str):
         database = Database(directory)
         directory = SessionDirectory(database)
-    gateway = _Gateway(upstream, directory, authenticate or DirectoryAuth(directory), settings)
+    gateway = _Gateway(path, upstream, directory, authenticate or DirectoryAuth(directory), settings)
     origins = (cors,) if isinstance(cors, str) else cors
     app = Starlette(
         routes=[Mount(path, gateway), *service_routes(gateway.chats)],
@@ -101,7 +101,12 @@ class _Gateway:
     """The routes of sessions, as one ASGI app below their common path."""
 
     def __init__(
-        self, upstream: str, directory: SessionDirectory, authenticate: Authenticate, settings: GatewaySettings
+        self,
+        path: str,
+        upstream: str,
+        directory: SessionDirectory,
+        authenticate: Authenticate,
+        settings: GatewaySettings,
     ) -> None:
         metrics = GatewayMetrics()
         self._agent = agent = AgentOpsAgent(
@@ -113,6 +118,7 @@ class _Gateway:
         )
         metrics.watch_sockets(lambda: agent.sockets.count, lambda: agent.sockets.most_of_a_session)
         self.chats = Chats(agent, MemoryTurnStore(), SessionHistory(directory), settings.chats, metrics)
+        self._path = path
         self._directory = directory
         self._authenticate = authenticate
         self._is_on = settings.is_on
@@ -128,7 +134,7 @@ class _Gateway:
     async def _route(self, request: Request) -> Response:
         if not self._is_on:
             raise RequestError(_NO_ROUTE, status=404)
-        found = _find_route(request.scope)
+        found = _find_route(request.scope, self._path)
         if found is None:
             raise RequestError(_NO_ROUTE, status=404)
         endpoint, method, session, chat_id = found
@@ -213,14 +219,15 @@ class _Gateway:
         return json_error(error)
 
 
-def _find_route(scope: Scope) -> tuple[Endpoint, str, str, str] | None:
+def _find_route(scope: Scope, mounted_at: str) -> tuple[Endpoint, str, str, str] | None:
     """The endpoint that a path names, its method, the session and the chat.
 
     The path is looked at as it was sent, since a session's id may hold slashes, which are escaped in it.
     """
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    # Not every server tells how it was sent.
-    raw_path = scope.get("raw_path") or quote(scope["path"]).encode()
+    whole, root = scope["path"], scope["root_path"]
+    # Not every server puts its root path before the path, and not every one tells how that was sent.
+    path = whole.removeprefix(root if whole.startswith(root) else mounted_at)
+    raw_path = scope.get("raw_path") or quote(whole).encode()
     raw = [unquote(segment) for segment in raw_path.decode("latin-1").split("/")]
     match raw:
         case [*_, session, "chat", chat_id, "stream"] if path == f"/{session}/chat/{chat_id}/stream":
