@@ -26,14 +26,16 @@ SETTINGS = GatewaySettings(enabled=True)
 
 
 class WatchedAgent(SessionAgent):
-    """A session agent that notes the addresses at which sockets were opened, as they were sent."""
+    """A session agent that notes where sockets were opened, as it was sent, and with what authorization."""
 
     def __init__(self, *options: Any, **named: Any) -> None:
         super().__init__(*options, **named)
         self.addresses: list[str] = []
+        self.authorizations: list[str] = []
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         self.addresses.append(request.path)
+        self.authorizations += request.headers.get_all("Authorization")
         return super()._admit(connection, request)
 
 

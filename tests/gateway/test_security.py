@@ -108,6 +108,16 @@ async def test_a_token_that_is_not_good_lets_nobody_in():
         assert set(gateway.agent.addresses) == {"/api/sessions/s1/ws?role=client&userId=ana"}
 
 
+async def test_a_session_gets_the_token_of_the_user_or_that_of_the_gateway_alone():
+    for token in (None, "of-the-gateway"):
+        async with serving_gateway(GatewaySettings(enabled=True, upstream_token=token)) as gateway:
+            own = (await gateway.headers("ana"))["authorization"]
+            await gateway.ask("Hello")
+            await gateway.get("channels")
+            await gateway.post("answer", json={"questionId": "q", "answer": True})
+            assert gateway.agent.authorizations == [own if token is None else f"Bearer {token}"] * 3
+
+
 async def test_the_orchestrator_and_the_workflow_of_another_owner_are_not_there():
     async with serving_gateway() as gateway:
         for name, kind in (("orchestrator:ana:6f1c", "orchestrator"), ("workflow:ana", "workflow")):
