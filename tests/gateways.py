@@ -1,13 +1,14 @@
 """A gateway on a real port, in front of a session agent on a real WebSocket, with a directory of users and sessions."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import msgspec
+from sqlalchemy import Engine, event
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 from websockets.asyncio.server import ServerConnection
@@ -130,3 +131,18 @@ async def serving_gateway(
             await directory.add_session("s1", "ana")
             yield gateway
     await database.aclose()
+
+
+@contextmanager
+def statements() -> Generator[list[str]]:
+    """All that is asked of any database meanwhile."""
+    seen: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)

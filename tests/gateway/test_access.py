@@ -2,17 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
 from itertools import product
 from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx
 import pytest
-from sqlalchemy import Engine, event
 
-from gateways import Gateway, serving_gateway
+from gateways import Gateway, serving_gateway, statements
 from loopback import message, parts, text_part
 from usechat.server.auth import bearer_token
 from usechat.server.sessions.access import Endpoint, Kind, Visibility
@@ -147,21 +144,6 @@ async def test_everybody_may_do_what_the_rules_say_and_a_refusal_is_a_missing_se
 def session_and_user(address: str) -> tuple[str, str]:
     url = urlsplit(address)
     return unquote(url.path.split("/")[3]), parse_qs(url.query)["userId"][0]
-
-
-@contextmanager
-def statements() -> Generator[list[str]]:
-    """All that is asked of any database meanwhile."""
-    seen: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        seen.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
 
 
 async def test_a_refusal_runs_the_same_queries_as_a_missing_session():
