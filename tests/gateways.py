@@ -1,13 +1,18 @@
 """A gateway on a real port, in front of a session agent on a real WebSocket, with a directory of users and sessions."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import msgspec
+from sqlalchemy import Engine, event
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request, Response
 
 from loopback import SECONDS, message, parts, serving_here
 from usechat.database import Database
@@ -19,13 +24,28 @@ from usechat.session_agent import Fault, Script, SessionAgent, SessionSettings
 SETTINGS = GatewaySettings(enabled=True)
 
 
+class WatchedAgent(SessionAgent):
+    """A session agent that notes where sockets were opened, as it was sent, and with what authorization."""
+
+    def __init__(self, *options: Any, **named: Any) -> None:
+        super().__init__(*options, **named)
+        self.addresses: list[str] = []
+        self.authorizations: list[str] = []
+
+    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        self.addresses.append(request.path)
+        self.authorizations += request.headers.get_all("Authorization")
+        return super()._admit(connection, request)
+
+
 class Gateway:
     """A gateway and what stands behind it. Users are made when they are asked for; `ana` owns the session `s1`."""
 
-    def __init__(self, url: str, agent: SessionAgent, directory: SessionDirectory, http: httpx.AsyncClient) -> None:
+    def __init__(self, url: str, agent: WatchedAgent, database: Database, http: httpx.AsyncClient) -> None:
         self.url = url
         self.agent = agent
-        self.directory = directory
+        self.database = database
+        self.directory = SessionDirectory(database)
         self.http = http
         self._tokens: dict[str, str] = {}
 
@@ -89,7 +109,9 @@ async def serving_gateway(
     agent: SessionSettings | None = None,
     faults: tuple[Fault, ...] = (),
     script: Script | None = None,
+    token: str = "",
     upstream: str = "",
+    mount: Callable[[Starlette], ASGIApp] = lambda app: app,
     send_buffer: int | None = None,
     seconds: float | None = SECONDS,
     **options: Any,
@@ -97,16 +119,32 @@ async def serving_gateway(
     """Serve a gateway before a session agent, or another upstream; `send_buffer` is how much its sockets take in."""
     database = Database("sqlite://")
     directory = SessionDirectory(database)
+    session_agent = WatchedAgent(agent or SessionSettings(pace=0), token=token, faults=list(faults), script=script)
     async with (
-        SessionAgent(agent or SessionSettings(pace=0), faults=list(faults), script=script).serving() as session_agent,
+        session_agent.serving(),
         httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits(max_connections=None)) as http,
         asyncio.timeout(seconds),
     ):
-        address = upstream or session_agent.url
-        app = sessions_gateway(upstream=address, directory=directory, settings=settings, **options)
-        async with serving_here(app, send_buffer=send_buffer) as port:
-            gateway = Gateway(f"http://127.0.0.1:{port}", session_agent, directory, http)
+        shown: dict[str, Any] = {"directory": directory, **options}
+        app = sessions_gateway(upstream=upstream or session_agent.url, settings=settings, **shown)
+        async with serving_here(mount(app), send_buffer=send_buffer) as port:
+            gateway = Gateway(f"http://127.0.0.1:{port}", session_agent, database, http)
             await gateway.headers("ana")
             await directory.add_session("s1", "ana")
             yield gateway
     await database.aclose()
+
+
+@contextmanager
+def statements() -> Generator[list[str]]:
+    """All that is asked of any database meanwhile."""
+    seen: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)

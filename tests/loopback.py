@@ -51,6 +51,8 @@ async def serving_here(app: ASGIApp, *, send_buffer: int | None = None) -> Async
     with socket.create_server(("127.0.0.1", 0)) as listening:
         if send_buffer is not None:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        # As uvloop does it; the loop of a test would hold small answers back for 40 ms.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
             app, http="httptools", ws="websockets-sansio", log_level="critical", timeout_keep_alive=600
         )
@@ -65,6 +67,15 @@ async def serving_here(app: ASGIApp, *, send_buffer: int | None = None) -> Async
         finally:
             server.should_exit = True
             await task
+
+
+async def all_ended(before: set[asyncio.Task[Any]]) -> bool:
+    """Whether no task is left beside those that were there before."""
+    for _ in range(200):
+        if not asyncio.all_tasks() - before:
+            return True
+        await asyncio.sleep(0.05)
+    return False
 
 
 class Process:

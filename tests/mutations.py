@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-__all__ = ["Mutator", "Request"]
+__all__ = ["Mutator", "Request", "Site"]
 
 JSON: TypeAlias = Any
 
@@ -53,7 +53,20 @@ _HEADERS: Final = (
     ("x" * 300, "y"),
     ("x-usechat", "z" * 9_000),
 )
-_QUERIES: Final = ("", "?after=", "?after=9.9", "?after=%ff", "?turn=x", "?turn=%00&turn=1", "?&&==")
+_QUERIES: Final = ("", "?after=", "?after=9.9", "?after=%ff", "?turn=x", "?turn=%00&turn=1", "?&&==", "?channelId=%0a")
+
+
+class Site(NamedTuple):
+    """The paths of a server: those to post to, those that go before the id of a chat, those after it, and others."""
+
+    posts: tuple[str, ...] = ("/api/chat",)
+    before: tuple[str, ...] = ("/api/chat/",)
+    after: tuple[str, ...] = ("/stream", "/stop", "/messages", "", "/")
+    others: tuple[str, ...] = ("/", "/healthz", "/readyz", "/metrics", "/api/chat", "*", "/api/chat/ws")
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+_SITE: Final = Site()
 
 
 class Request(NamedTuple):
@@ -66,7 +79,8 @@ class Request(NamedTuple):
 class Mutator:
     """Draws requests and frames; the same seed draws the same ones."""
 
-    def __init__(self, seed: int, bodies: Sequence[JSON]) -> None:
+    def __init__(self, seed: int, bodies: Sequence[JSON], site: Site = _SITE) -> None:
+        self._site = site
         self._random = random.Random(seed)  # noqa: S311
         self._bodies = [json.dumps(body) for body in bodies]
         self._changes = (self._replace, self._replace, self._delete, self._double, self._add, self._swap)
@@ -74,15 +88,13 @@ class Mutator:
 
     def request(self) -> Request:
         """A request to any route, most of them posts."""
-        kind = self._random.random()
+        kind, site, choice = self._random.random(), self._site, self._random.choice
         if kind < 0.8:
-            return self._http("POST", "/api/chat", self.body())
+            return self._http("POST", choice(site.posts), self.body())
         if kind < 0.95:
-            route = self._random.choice(("/stream", "/stop", "/messages", "", "/"))
-            path = f"/api/chat/{self._random.choice(_CHATS)}{route}{self._random.choice(_QUERIES)}"
-            return self._http(self._random.choice(("GET", "POST", self._random.choice(_METHODS))), path, b"")
-        path = self._random.choice(("/", "/healthz", "/readyz", "/metrics", "/api/chat", "*", "/api/chat/ws"))
-        return self._http(self._random.choice(_METHODS), path, self.body())
+            path = f"{choice(site.before)}{choice(_CHATS)}{choice(site.after)}{choice(_QUERIES)}"
+            return self._http(choice(("GET", "POST", choice(_METHODS))), path, b"")
+        return self._http(choice(_METHODS), choice(site.others), self.body())
 
     def body(self) -> bytes:
         """A valid body with one to three things changed, and seldom with none."""
@@ -97,6 +109,7 @@ class Mutator:
 
     def _http(self, method: str, path: str, body: bytes) -> Request:
         headers = {"host": "localhost", "content-type": "application/json", "content-length": str(len(body))}
+        headers |= self._site.headers
         if self._random.random() < 0.15:
             name, value = self._random.choice(_HEADERS)
             headers[name] = value

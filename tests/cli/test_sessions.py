@@ -125,7 +125,7 @@ def contents() -> list[list[tuple[Any, ...]]]:
     return [rows("sqlite:///sessions.db", f"usechat_{table}") for table in tables]
 
 
-NO_ID = "The id of a {} must have 1 to 512 characters and no control characters."
+NO_ID = "The id of a {} must have 1 to 512 characters and no control characters, and not be . or .. alone."
 NO_TIME = "{!r} is no time: write a number and s, m, h or d, such as 90s, 15m, 12h or 7d."
 NO_TIMES = ("", "7", "d", "0d", "-1d", "1.5h", "7D", "7 d", "1w", "1d2h", "٣d", "1000000000d", "7d\n")
 MISTAKES = {

@@ -6,7 +6,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -14,12 +14,13 @@ import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from loopback import message
+from loopback import all_ended, message
 from mutations import Mutator, Request
 from soak import SEED, draws
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.sources.plain import PlainEvent, ToolCall
+from wires import Answer, Wire
 
 pytestmark = pytest.mark.anyio
 
@@ -78,65 +79,6 @@ ANSWERS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-class Answer(NamedTuple):
-    status: int
-    kind: str
-    body: bytes
-
-
-class Wire:
-    """A connection that is kept as long as the server keeps it."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-
-    async def ask(self, request: Request) -> Answer | None:
-        """The answer, or None if the server hung up on a request that it cannot read."""
-        if self._writer is None or self._reader is None:
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        self._writer.write(request.wire)
-        try:
-            answer, keeps = await self._read(self._reader, request.method)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            answer, keeps = None, False
-        if not keeps:
-            await self.close()
-        return answer
-
-    async def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
-
-    async def _read(self, reader: asyncio.StreamReader, method: str) -> tuple[Answer, bool]:
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        status = int(lines[0].split()[1])
-        if status == 100:
-            return await self._read(reader, method)
-        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
-        if method == "HEAD" or status in (204, 304):
-            body = b""
-        elif "chunked" in headers.get("transfer-encoding", ""):
-            body = await _read_pieces(reader)
-        else:
-            body = (
-                await reader.readexactly(int(headers["content-length"]))
-                if "content-length" in headers
-                else await reader.read()
-            )
-        return Answer(status, headers.get("content-type", ""), body), headers.get("connection") != "close"
-
-
-async def _read_pieces(reader: asyncio.StreamReader) -> bytes:
-    body = b""
-    while size := int(await reader.readline(), 16):
-        body += (await reader.readexactly(size + 2))[:-2]
-    await reader.readline()
-    return body
-
-
 def check(request: Request, answer: Answer | None) -> None:
     """The request was served, or refused in one short sentence that a page can show."""
     if answer is None:
@@ -163,15 +105,6 @@ async def send_requests(port: int, mutator: Mutator, statuses: Counter[int]) -> 
             statuses[0 if answer is None else answer.status] += 1
     finally:
         await wire.close()
-
-
-async def all_ended(before: set[asyncio.Task[Any]]) -> bool:
-    """Whether no task is left beside those that were there before."""
-    for _ in range(200):
-        if not asyncio.all_tasks() - before:
-            return True
-        await asyncio.sleep(0.05)
-    return False
 
 
 async def test_mutated_requests_are_served_or_refused() -> None:

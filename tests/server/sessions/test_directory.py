@@ -59,7 +59,7 @@ async def is_found(directory: SessionDirectory, session: str, user: str) -> bool
 IDS = [
     "orchestrator:ada:6f1c",
     "a/b",
-    "..",
+    "...",
     "../../etc/passwd",
     "%2e%2e%2f",
     "' OR '1'='1",
@@ -73,7 +73,21 @@ IDS = [
     "\U0001f600" * 512,
 ]
 # Ids that nobody can have.
-NO_IDS = ["", "a\nb", "s1\n", "a\r\nx: y", "s1\x00", "\x7f", "\x9f", "\ud800", "x" * 513, "x" * 10_000, "/.." * 5_000]
+NO_IDS = [
+    "",
+    ".",
+    "..",
+    "a\nb",
+    "s1\n",
+    "a\r\nx: y",
+    "s1\x00",
+    "\x7f",
+    "\x9f",
+    "\ud800",
+    "x" * 513,
+    "x" * 10_000,
+    "/.." * 5_000,
+]
 
 
 async def test_an_id_is_nothing_but_itself(directory: SessionDirectory):
@@ -100,7 +114,9 @@ async def refuse_id(directory: SessionDirectory, name: str) -> None:
     assert not await is_found(directory, "s1", name)
     assert not await directory.has_user(name)
     assert await directory.token_user(name) is None
-    sentence = r"^The id of a {} must have 1 to 512 characters and no control characters\.$"
+    sentence = (
+        r"^The id of a {} must have 1 to 512 characters and no control characters, and not be \. or \.\. alone\.$"
+    )
     with pytest.raises(DirectoryError, match=sentence.format("user")):
         await directory.add_user(name)
     with pytest.raises(DirectoryError, match=sentence.format("session")):

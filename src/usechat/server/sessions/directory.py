@@ -33,8 +33,9 @@ from usechat.server.sessions.access import REQUIRED, Endpoint, Kind, Role, Sessi
 
 __all__ = ["DirectoryError", "SessionDirectory"]
 
-# What PostgreSQL can store and index; a lone surrogate is no text to either database.
-_ID: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,512}")
+# What PostgreSQL can store and index, and what stands for itself in a path; a lone surrogate is no text to either
+# database.
+_ID: Final = re.compile(r"(?!\.{1,2}\Z)[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,512}")
 _NOT_FOUND: Final = "There is no session with this id."
 
 _USERS = Table("usechat_users", metadata, Column("user_id", Text, primary_key=True))
@@ -258,7 +259,9 @@ def _hash(token: str) -> str:
 
 def _check_id(name: str, thing: str) -> None:
     if not _ID.fullmatch(name):
-        raise DirectoryError(f"The id of a {thing} must have 1 to 512 characters and no control characters.")
+        raise DirectoryError(
+            f"The id of a {thing} must have 1 to 512 characters and no control characters, and not be . or .. alone."
+        )
 
 
 def _check_user(connection: Connection, user_id: str) -> None:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from usechat.agents.agent_ops import AgentOpsAgent, SessionCall
 from usechat.agents.agent_ops_socket import TOO_MANY, SessionAddress
@@ -82,13 +83,16 @@ def sessions_gateway(
         database = Database(directory)
         directory = SessionDirectory(database)
     origins = (cors,) if isinstance(cors, str) else cors
-    gateway = _Gateway(upstream, directory, authenticate or DirectoryAuth(directory, jwt), settings, origins)
-    return Starlette(
+    gateway = _Gateway(path, upstream, directory, authenticate or DirectoryAuth(directory, jwt), settings, origins)
+    app = Starlette(
         routes=[Mount(path, gateway), *service_routes(gateway.chats)],
         middleware=[cors_middleware(origins, credentials=False)] if origins else [],
         exception_handlers={HTTPException: _no_route},
         lifespan=partial(app_lifespan, gateway.chats, database, grace),
     )
+    # What is not there is not elsewhere, either.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _check_upstream(upstream: str, token: str | None) -> None:
@@ -118,6 +122,7 @@ class _Gateway:
 
     def __init__(
         self,
+        path: str,
         upstream: str,
         directory: SessionDirectory,
         authenticate: Authenticate,
@@ -134,6 +139,7 @@ class _Gateway:
         )
         metrics.watch_sockets(lambda: agent.sockets.count, lambda: agent.sockets.most_of_a_session)
         self.chats = Chats(agent, MemoryTurnStore(), SessionHistory(directory), settings.chats, metrics)
+        self._path = path
         self._directory = directory
         self._authenticate = authenticate
         self._origins = origins
@@ -141,8 +147,8 @@ class _Gateway:
         self._stream = settings.stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await send({"type": "websocket.close"})
+        if scope["type"] == "websocket":
+            await WebSocketClose()(scope, receive, send)
             return
         response = await guarded(self._route, Request(scope, receive, send), self._refused)
         await response(scope, receive, send)
@@ -151,7 +157,7 @@ class _Gateway:
         arrived = time.monotonic()
         if not self._is_on:
             raise RequestError(_NO_ROUTE, status=404)
-        found = _find_route(request.scope)
+        found = _find_route(request.scope, self._path)
         if found is None:
             raise RequestError(_NO_ROUTE, status=404)
         endpoint, method, session, chat_id = found
@@ -227,6 +233,9 @@ class _Gateway:
         for name, value in zip(("channelType", "channelId"), channel, strict=True):
             if problem := IDENTIFIER(value):
                 raise RequestError(f"{name}{problem}.")
+        # A session tells its channels apart as type:id.
+        if ":" in channel[0]:
+            raise RequestError("channelType must not have a colon.")
         return SessionAddress(session, user, bearer_token(request) or "", channel)
 
     def _check_room(self, session: str) -> None:
@@ -238,14 +247,15 @@ class _Gateway:
         return json_error(error)
 
 
-def _find_route(scope: Scope) -> tuple[Endpoint, str, str, str] | None:
+def _find_route(scope: Scope, mounted_at: str) -> tuple[Endpoint, str, str, str] | None:
     """The endpoint that a path names, its method, the session and the chat.
 
     The path is looked at as it was sent, since a session's id may hold slashes, which are escaped in it.
     """
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    # Not every server tells how it was sent.
-    raw_path = scope.get("raw_path") or quote(scope["path"]).encode()
+    whole, root = scope["path"], scope["root_path"]
+    # Not every server puts its root path before the path, and not every one tells how that was sent.
+    path = whole.removeprefix(root if whole.startswith(root) else mounted_at)
+    raw_path = scope.get("raw_path") or quote(whole).encode()
     raw = [unquote(segment) for segment in raw_path.decode("latin-1").split("/")]
     match raw:
         case [*_, session, "chat", chat_id, "stream"] if path == f"/{session}/chat/{chat_id}/stream":

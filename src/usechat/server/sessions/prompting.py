@@ -14,6 +14,8 @@ __all__ = ["prompt_of"]
 _MOST_FILES: Final = 8
 _MOST_CHARACTERS: Final = 12_000_000
 _MOST_IN_ALL: Final = 25_000_000
+# So much of a data URL is looked at: the expression takes time and memory for each of its characters.
+_LONGEST_HEAD: Final = 1_000
 _TAKEN: Final = re.compile(r"data:(?:image|audio)/[^;,\s]+(?:;[^;,\s]+)*;base64,", re.IGNORECASE)
 
 
@@ -53,7 +55,7 @@ def _check_size(files: list[dict[str, Any]]) -> None:
 
 def _attachment(file: dict[str, Any], number: int) -> dict[str, str]:
     mime, url, name = file["mediaType"], file["url"], file.get("filename")
-    if not _TAKEN.match(url) or not mime.lower().startswith(("image/", "audio/")):
+    if not _TAKEN.match(url, 0, _LONGEST_HEAD) or not mime.lower().startswith(("image/", "audio/")):
         raise RequestError(
             f"{_called(file, number)} cannot be sent: sessions take images and audio, as base64 data URLs.", status=415
         )
