@@ -5,7 +5,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from usechat.errors import MappingError
 
-__all__ = ["Event", "error_text", "identifier", "is_abort", "text", "unknown", "unusable"]
+__all__ = ["Event", "error_text", "identifier", "is_abort", "kind_of", "text", "unknown", "unusable"]
 
 Event: TypeAlias = Mapping[str, Any]
 
@@ -13,6 +13,12 @@ _TOOL_FAILED: Final = "The tool failed."
 # So much of what the error of a tool says is shown.
 _ERROR_LENGTH: Final = 4_000
 _ABORTS: Final = frozenset({"AbortError", "CancelledError"})
+
+
+def kind_of(event: object) -> str | None:
+    """The type of whatever came as an event."""
+    kind = cast("Event", event).get("type") if isinstance(event, Mapping) else None
+    return kind if isinstance(kind, str) else None
 
 
 def text(event: Event, name: str) -> str:
@@ -57,7 +63,6 @@ def unusable(event: Event, name: str) -> MappingError:
 
 
 def unknown(event: object) -> MappingError:
-    kind = cast("Event", event).get("type") if isinstance(event, Mapping) else None
-    if isinstance(kind, str):
+    if (kind := kind_of(event)) is not None:
         return MappingError(f"DeepAgent has no event of the type {kind!r:.60}.")
     return MappingError("A DeepAgent event has no type.")
