@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from usechat.agents.chat import Approval, Chat, ToolAnswer
+from usechat.agents.deep_agent import DeepAgent
 from usechat.errors import (
     AgentError,
     LocalProtocolError,
@@ -53,6 +54,7 @@ from usechat.sources.plain import PlainEvent, Reasoning, StructuredOutput, ToolC
 
 if TYPE_CHECKING:
     from usechat.server.app import create_app
+    from usechat.server.elements import elements_route
     from usechat.server.endpoint import ChatEndpoint
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "Chunk",
     "Custom",
     "Data",
+    "DeepAgent",
     "Error",
     "File",
     "Finish",
@@ -110,6 +113,7 @@ __all__ = [
     "UsechatError",
     "create_app",
     "decode_chunk",
+    "elements_route",
     "encode_chunk",
     "to_anthropic",
     "to_model_messages",
@@ -117,7 +121,11 @@ __all__ = [
 ]
 
 # The server's packages are an extra, and nobody who needs only the protocol should wait for their import.
-_SERVER: Final = {"create_app": "usechat.server.app", "ChatEndpoint": "usechat.server.endpoint"}
+_SERVER: Final = {
+    "create_app": "usechat.server.app",
+    "ChatEndpoint": "usechat.server.endpoint",
+    "elements_route": "usechat.server.elements",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -70,7 +70,7 @@ class DeepAgent:
     `events`, `sources` and `batch` say what a page is shown (`DeepAgentOptions`, which `options` gives as a whole).
     With `throttle`, of each kind of side events at most one is shown in so many seconds, and always the last.
     `mapper` makes the mapper of a turn from its writer, in place of a `DeepAgentMapper`. `initial_state` and
-    `thread_id` are values, or functions of the chat; every turn gets a copy of the state. `max_steps` is handed on.
+    `thread_id` are functions of the chat, or values of which every turn gets a copy. `max_steps` is handed on.
 
     Raises:
         TypeError: it is no agent of that kind.
@@ -110,8 +110,7 @@ class DeepAgent:
         Raises:
             DeepAgentError: the run failed, or the exception that it failed with.
         """
-        state = await _value(self._initial_state, chat)
-        run = Run(copy.deepcopy(state), await _value(self._thread_id, chat), self._max_steps)
+        run = Run(await _value(self._initial_state, chat), await _value(self._thread_id, chat), self._max_steps)
         events = _to_its_end(self._drive(chat, run))
         batches = self._mapper is None and self._options.together > 1
         if self._throttle is not None or batches:
@@ -122,7 +121,9 @@ class DeepAgent:
 
 
 async def _value(given: Any, chat: Chat) -> Any:
-    value = given(chat) if callable(given) else given
+    if not callable(given):
+        return copy.deepcopy(given)
+    value = given(chat)
     return await value if inspect.isawaitable(value) else value
 
 
