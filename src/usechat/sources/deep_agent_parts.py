@@ -9,6 +9,9 @@ from typing import Any, Final, Literal, NotRequired, TypeAlias, TypedDict, get_a
 __all__ = [
     "NOISY",
     "SIDE_EVENTS",
+    "TOLD",
+    "ApprovalAnswered",
+    "ApprovalAsked",
     "CheckpointLoaded",
     "CheckpointSaved",
     "ExecuteFinish",
@@ -180,6 +183,19 @@ class CheckpointLoaded(TypedDict):
     messagesCount: float
 
 
+class ApprovalAsked(TypedDict):
+    """Somebody else than the page is asked whether the call may be carried out; a transient part."""
+
+    approvalId: str
+    toolCallId: str
+
+
+class ApprovalAnswered(TypedDict):
+    approvalId: str
+    approved: bool
+    toolCallId: str
+
+
 SideEvent: TypeAlias = (
     TodosChanged
     | FileWriteStart
@@ -206,6 +222,9 @@ SideEvent: TypeAlias = (
 
 SIDE_EVENTS: Final[dict[str, Any]] = {get_args(get_type_hints(kind)["type"])[0]: kind for kind in get_args(SideEvent)}
 """Each side event by its name."""
+
+TOLD: Final[dict[str, Any]] = {"approval-requested": ApprovalAsked, "approval-response": ApprovalAnswered}
+"""The data parts of what is answered while a run goes on."""
 
 NOISY: Final = frozenset({"ls", "glob", "grep", "file-read"})
 """Those of which there may be very many, and which say little once they are over."""
