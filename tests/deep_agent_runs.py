@@ -23,6 +23,7 @@ _TEXT: Final = st.text("ab😀", max_size=3) | _JUNK
 _CALL: Final = st.sampled_from(("c-1", "c-2", "c-3")) | _JUNK
 _FREQUENT: Final = ("text", "tool-call", "tool-result", "tool-input-start", "tool-input-delta", "step-start")
 _APPROVALS: Final = ("approval-requested", "approval-response", "step-finish", "subagent-start", "subagent-finish")
+_ERRORS: Final[tuple[Event, ...]] = ({"name": "AbortError"}, {"name": [], "message": "no"})
 _EVENT: Final = st.fixed_dictionaries(
     {"type": st.sampled_from((*_FREQUENT, *_APPROVALS)) | st.sampled_from((*sorted(EVENTS), "flush", "new")) | _JUNK},
     optional={
@@ -32,7 +33,7 @@ _EVENT: Final = st.fixed_dictionaries(
         "approved": st.booleans() | _JUNK,
         "isError": st.booleans() | _JUNK,
         "todos": st.just([{"content": "x", "status": "pending"}]) | _JUNK,
-        "error": st.sampled_from(({"name": "AbortError"}, {"name": "Error", "message": "no"})) | _JUNK,
+        "error": st.sampled_from(_ERRORS) | _JUNK,
         **dict.fromkeys(("text", "delta", "path", "content", "pattern", "command", "query", "url", "task"), _TEXT),
         **dict.fromkeys(("count", "lines", "occurrences", "stepIndex", "exitCode", "inputTokens"), _JUNK),
         **dict.fromkeys(("args", "result", "output", "usage", "name", "truncated", "success", "toolCalls"), _JUNK),

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -191,6 +192,27 @@ async def test_a_mapper_of_ones_own_is_made_from_the_writer() -> None:
 async def test_a_throttle_is_a_number_of_seconds(throttle: float) -> None:
     with pytest.raises(ValueError, match="throttle is a number of seconds"):
         DeepAgent(Scripted(), throttle=throttle)
+
+
+async def test_the_idle_clock_is_held_while_calls_are_open() -> None:
+    class Held(Control):
+        holds = 0
+
+        @contextmanager
+        def hold(self) -> Generator[None]:
+            self.holds += 1
+            yield
+            self.holds -= 1
+
+    def call(kind: str, call_id: Any) -> Event:
+        return {"type": kind, "toolCallId": call_id, "toolName": "x"}
+
+    control = Held()
+    calls = [call("tool-call", "a"), call("tool-call", "b"), call("tool-call", 7), call("tool-result", "a")]
+    agent = Scripted(said("Hi"), *calls, call("tool-result", "b"), said("Hi"), call("tool-call", "c"))
+    chat = new_chat(user("Hi"), control=control)
+    assert [control.holds async for _ in DeepAgent(agent).events(chat)] == [0, 1, 1, 1, 1, 0, 0, 1, 1]
+    assert control.holds == 0
 
 
 # The pace.

@@ -5,6 +5,7 @@ import copy
 import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -115,9 +116,32 @@ class DeepAgent:
         batches = self._mapper is None and self._options.together > 1
         if self._throttle is not None or batches:
             events = paced(events, self._throttle, batches=batches)
-        async with closing_events(events):
-            async for event in events:
-                yield event
+        with _Patience(chat) as patience:
+            async with closing_events(events):
+                async for event in events:
+                    patience.see(event)
+                    yield event
+
+
+class _Patience(ExitStack):
+    """Suspends the idle clock while the run has open calls, since a tool or a sub-agent may be silent for long."""
+
+    def __init__(self, chat: Chat) -> None:
+        super().__init__()
+        self._chat = chat
+        self._open: set[str] = set()
+
+    def see(self, event: Event) -> None:
+        kind = kind_of(event)
+        if kind not in ("tool-call", "tool-result"):
+            return
+        were_open, call = bool(self._open), event.get("toolCallId")
+        if isinstance(call, str):
+            (self._open.add if kind == "tool-call" else self._open.discard)(call)
+        if self._open and not were_open:
+            self.enter_context(self._chat.hold())
+        elif were_open and not self._open:
+            self.close()
 
 
 async def _value(given: Any, chat: Chat) -> Any:

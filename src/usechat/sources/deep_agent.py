@@ -98,9 +98,10 @@ class DeepAgentMapper:
 
     def _before(self) -> list[Chunk]:
         """What goes before everything else: the calls that the user refused, and side events that wait for others."""
+        if not self._refused:
+            return self._parts.flush()
         refused, self._refused = self._refused, []
-        chunks = [chunk for call_id in refused for chunk in self._writer.tool_denied(call_id)]
-        return chunks + self._parts.flush()
+        return [chunk for call_id in refused for chunk in self._writer.tool_denied(call_id)] + self._parts.flush()
 
     def _before_content(self) -> list[Chunk]:
         chunks = self._before()
@@ -120,7 +121,8 @@ class DeepAgentMapper:
         if not text or kind not in self._shown:
             return []
         self._spoke = self._spoke or kind == "text"
-        return self._before_content() + write(text)
+        before = self._before_content()
+        return before + write(text) if before else write(text)
 
     def _step_start(self, _: Event) -> list[Chunk]:
         return self._end_step()
@@ -170,8 +172,8 @@ class DeepAgentMapper:
     def _show_call(self, call: Call, *, anyway: bool = False) -> list[Chunk]:
         if not (anyway or call.shown or "tool-call" in self._shown):
             return []
-        call.shown = True
-        return self._before_content() + self._writer.tool_input(call.id, call.tool, call.args)
+        args, call.args, call.shown = call.args, None, True
+        return self._before_content() + self._writer.tool_input(call.id, call.tool, args)
 
     def _tool_result(self, event: Event) -> list[Chunk]:
         call_id = identifier(event, "toolCallId")

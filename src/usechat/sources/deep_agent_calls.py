@@ -36,7 +36,7 @@ _TELLING: Final = ("path", "pattern", "command", "query", "url", "task")
 
 
 class Call(Struct):
-    """A call of the run, whose input a page is `shown` or not.
+    """A call of the run, whose input a page is `shown` or not; `args` are kept until it is.
 
     Its input is `streaming`, or whole and it is `running`, until it is `over`: it has a result, or was refused. Of the
     message that the run goes on with, calls are `approved`, `refused`, or still `waiting` for an answer. `approval` is

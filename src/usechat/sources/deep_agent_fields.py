@@ -53,9 +53,8 @@ def error_text(error: object) -> str:
 
 def is_abort(error: object) -> bool:
     """Whether a run ended with this error because somebody stopped it."""
-    if isinstance(error, Mapping):
-        return cast("Mapping[str, object]", error).get("name") in _ABORTS
-    return type(error).__name__ in _ABORTS
+    name = cast("Mapping[str, object]", error).get("name") if isinstance(error, Mapping) else type(error).__name__
+    return isinstance(name, str) and name in _ABORTS
 
 
 def unusable(event: Event, name: str) -> MappingError:

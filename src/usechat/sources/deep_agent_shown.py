@@ -77,9 +77,11 @@ class DataParts:
 
     def flush(self) -> list[Chunk]:
         """Write what waits."""
+        if not self._waiting:
+            return []
         waiting, self._waiting, self._size = self._waiting, [], 0
         if len(waiting) < 2:
-            return self._write(waiting[0]) if waiting else []
+            return self._write(waiting[0])
         return self._writer.data("batch", {"events": waiting}, transient=waiting[0]["type"] in self._transient)
 
     def _write(self, event: dict[str, Any]) -> list[Chunk]:
