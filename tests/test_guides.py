@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from loopback import SECONDS, USECHAT, free_port, parts, running, until
+from loopback import SECONDS, USECHAT, ask, free_port, parts, running, serving, until
 
 GUIDES: Final = Path(__file__).parents[1] / "docs" / "guides"
 BLOCK: Final = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
@@ -79,3 +79,23 @@ def test_the_app_of_the_agent_ops_guide_is_an_app(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     app = runpy.run_path(str(tmp_path / "program.py"))["app"]
     assert [route.path for route in app.routes] == ["/api/sessions", "/healthz", "/readyz", "/metrics"]
+
+
+def test_the_programs_of_the_deepagent_guide_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (GUIDES / "deepagent.md").read_text(encoding="utf-8")
+    programs = [block for language, block in BLOCK.findall(guide) if language == "python"]
+    named = FILE.match(programs[0])
+    assert named is not None
+    (tmp_path / named[1]).write_text(programs[0], encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert len(programs) == 4
+    for number, program in enumerate(programs[1:]):
+        (tmp_path / "program.py").write_text(program, encoding="utf-8")
+        with serving(runpy.run_path(str(tmp_path / "program.py"))["app"]) as url:
+            headers = {"x-team": "sea"} if "x-team" in program else {}
+            told = parts(ask(f"{url}/api/chat", headers=headers).text)
+            assert ask(f"{url}/api/chat").status_code == (401 if headers else 200)
+        assert [part["type"] for part in told] == [
+            *("step-start", "tool-write_todos", "data-todos-changed", "step-start", "text")
+        ], number
+        assert told[-1]["text"] == "It is the Moon. "

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from usechat.agents.chat import Approval, Chat, ToolAnswer
+from usechat.agents.deep_agent import DeepAgent
 from usechat.errors import (
     AgentError,
     LocalProtocolError,
@@ -54,6 +55,7 @@ from usechat.sources.plain import PlainEvent, Reasoning, StructuredOutput, ToolC
 if TYPE_CHECKING:
     from usechat.server.app import create_app
     from usechat.server.chat_settings import ChatSettings
+    from usechat.server.elements import elements_route
     from usechat.server.endpoint import ChatEndpoint
     from usechat.server.sessions.directory import SessionDirectory
     from usechat.server.sessions.gateway import sessions_gateway
@@ -70,6 +72,7 @@ __all__ = [
     "Chunk",
     "Custom",
     "Data",
+    "DeepAgent",
     "Error",
     "File",
     "Finish",
@@ -117,6 +120,7 @@ __all__ = [
     "UsechatError",
     "create_app",
     "decode_chunk",
+    "elements_route",
     "encode_chunk",
     "sessions_gateway",
     "to_anthropic",
@@ -132,6 +136,7 @@ _SERVER: Final = {
     "GatewaySettings": "usechat.server.sessions.settings",
     "SessionDirectory": "usechat.server.sessions.directory",
     "sessions_gateway": "usechat.server.sessions.gateway",
+    "elements_route": "usechat.server.elements",
 }
 
 

@@ -98,12 +98,16 @@ def test_events_that_could_not_be_used_are_counted_on_stderr() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["openharness", "-"], "There is no source 'openharness': the sources are open-harness, agent-ops."),
+        (
+            ["openharness", "-"],
+            "There is no source 'openharness': the sources are open-harness, agent-ops, deep-agent.",
+        ),
         (["open-harness", "no-such-file"], "no-such-file cannot be read: No such file or directory."),
         (["open-harness", "-", "--option", "thoughts=true"], "There is no option 'thoughts': the options are send_"),
         (["open-harness", "-", "--option", "sendReasoning=1"], "The option sendReasoning is true or false, not 1."),
         (["open-harness", "-", "--option", "sendReasoning=no"], "The option sendReasoning is true or false, not 'no'."),
         (["agent-ops", "-", "--option", "forward=chunk"], "'chunk' cannot be forwarded: what can is audit_log,"),
+        (["deep-agent", "-", "--option", "sources=none"], "sources is one of data, standard, both, not 'none'."),
         (
             ["open-harness", "-", "--option", "sendReasoning"],
             "The option 'sendReasoning' must have the form name=true or name=false.",
@@ -139,6 +143,18 @@ def test_the_channel_of_an_agent_ops_log_is_an_option() -> None:
 def test_frames_that_nobody_knows_are_counted_on_stderr() -> None:
     code, _, err = usechat_map("agent-ops", str(AGENT_OPS["v2_90_noise"].log))
     assert (code, err) == (0, "not used, 1 event: Agent Ops has no frame of the type 'totally-new'.\n")
+
+
+DEEP_AGENT = {case.name: case for case in cases("deep-agent")}
+
+
+@pytest.mark.parametrize(
+    "name", ["02_tools_todos_and_file", "sources_both", "only_named_events", "side_events_by_twos"]
+)
+def test_a_log_of_a_deep_agent_is_mapped(name: str) -> None:
+    case = DEEP_AGENT[name]
+    code, out, err = usechat_map("deep-agent", str(case.log), "--output", "chunks", *chosen(case))
+    assert (code, out, err) == (0, case.chunks.read_text("utf-8"), "")
 
 
 def begun() -> "subprocess.Popen[bytes]":

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from usechat.agents import Agent
+from usechat.agents.deep_agent import DeepAgent, is_deep_agent
 from usechat.agents.open_harness import OpenHarnessAgent, is_runtime
 from usechat.agents.plain import PlainAgent, is_plain
 from usechat.turns.threads import THREADS, Threads
@@ -26,11 +27,21 @@ def _runtime(thing: Any, _threads: Threads) -> Agent[Any] | None:
     return OpenHarnessAgent(thing) if is_runtime(thing) else None
 
 
+def _deep_agent(thing: Any, _threads: Threads) -> Agent[Any] | None:
+    return DeepAgent(thing) if is_deep_agent(thing) else None
+
+
 def _plain(thing: Any, threads: Threads) -> Agent[Any] | None:
     return PlainAgent(thing, threads) if is_plain(thing) else None
 
 
-KINDS: Final[tuple[Callable[[Any, Threads], Agent[Any] | None], ...]] = (_as_it_is, _inside, _runtime, _plain)
+KINDS: Final[tuple[Callable[[Any, Threads], Agent[Any] | None], ...]] = (
+    _as_it_is,
+    _inside,
+    _runtime,
+    _deep_agent,
+    _plain,
+)
 """Each says whether the thing is of its kind; the first that knows it counts."""
 
 
@@ -50,6 +61,6 @@ def agent_of(thing: object, threads: Threads = THREADS) -> Agent[Any]:
         return agent
     name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
     raise TypeError(
-        f"{name} is not an agent: give a function that takes the chat and yields text, a runtime, or an object with "
-        "events(chat) and mapper(writer)."
+        f"{name} is not an agent: give a function that takes the chat and yields text, a runtime, an object with "
+        "stream_with_events(messages, state, thread_id, abort), or one with events(chat) and mapper(writer)."
     )

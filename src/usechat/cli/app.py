@@ -9,6 +9,7 @@ from usechat.cli.map import map_log
 from usechat.cli.serve import serve
 from usechat.cli.session_agent import session_agent
 from usechat.cli.sessions import sessions
+from usechat.cli.types import print_types
 
 __all__ = ["app"]
 
@@ -22,6 +23,7 @@ app.command()(check)
 app.command()(gateway)
 app.command("map")(map_log)
 app.command()(serve)
+app.command("types")(print_types)
 app.add_typer(sessions, name="sessions")
 app.command("session-agent")(session_agent)
 

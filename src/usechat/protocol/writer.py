@@ -196,6 +196,10 @@ class MessageWriter:
         approval_id = self._new_id() if approval_id is None else approval_id
         return self.send(ToolApprovalRequest(approval_id, self._call_ids.wire_id(call_id), signature, reason))
 
+    def wire_id(self, call_id: str) -> str:
+        """The id that a page knows the call by."""
+        return mend(self._call_ids.wire_id(call_id))
+
     def source_url(self, url: str, *, title: str | UnsetType = UNSET, source_id: str | None = None) -> list[Chunk]:
         return self.send(SourceUrl(source_id or self._new_id(), url, title))
 

@@ -252,8 +252,9 @@ class ServerHistory:
 class ClientHistory:
     """The messages are those of each request; of what they say only the approvals are sure to be true."""
 
-    def __init__(self, signer: ApprovalSigner) -> None:
+    def __init__(self, signer: ApprovalSigner, new_id: Callable[[], str] = new_id) -> None:
         self._signer = signer
+        self._new_id = new_id
 
     def key(self, chat_id: str, owner: str) -> str:
         # Nobody owns the chat, so that two users may choose the same id; an id has no line breaks.
@@ -299,7 +300,7 @@ class ClientHistory:
     ) -> MessageWriter:
         return MessageWriter(
             head.message_id,
-            new_id=new_id,
+            new_id=self._new_id,
             client=client,
             continues=continues,
             value_limit=value_limit,

@@ -1,0 +1,35 @@
+"""The types are made from the classes; that a compiler takes them is seen in browser/test_deep_agent_types.py."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from usechat.cli.app import app
+from usechat.sources import deep_agent_typescript
+from usechat.sources.deep_agent_parts import SIDE_EVENTS
+from usechat.sources.deep_agent_typescript import deep_agent_types
+
+
+def test_every_side_event_has_a_type_with_its_fields() -> None:
+    types = deep_agent_types()
+    assert set(re.findall(r'^  "?([a-z-]+)"?: \{', types, re.MULTILINE)) == {
+        *SIDE_EVENTS,
+        *("approval-requested", "approval-response", "batch"),
+    }
+    fields = "toolCallId?: string; command: string; exitCode: number | null; truncated: boolean; sandboxId?: string"
+    assert f'  "execute-finish": {{ {fields} }};\n' in types
+    assert '  "todos-changed": { toolCallId?: string; todos: DeepAgentTodo[] };\n' in types
+
+
+def test_a_type_without_a_form_in_typescript_is_noticed() -> None:
+    with pytest.raises(TypeError, match="has no form in TypeScript"):
+        deep_agent_typescript._type(set[str])  # pyright: ignore[reportPrivateUsage]
+
+
+def test_the_command_prints_them() -> None:
+    done = CliRunner().invoke(app, ["types", "deep-agent"])
+    assert (done.exit_code, done.stdout) == (0, deep_agent_types())
+    done = CliRunner().invoke(app, ["types", "ag-ui"])
+    sentence = "There are no types of 'ag-ui': there are those of deep-agent.\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", sentence)
