@@ -10,17 +10,20 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, structs
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from usechat.agents.chat import Chat
+from usechat.agents.chat import Request as CameWith
 from usechat.agents.deep_agent import DeepAgent, MapperMaker
 from usechat.errors import RequestError
 from usechat.ids import new_id
 from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
 from usechat.server.bodies import VisibleHeaders, breathe, json_body
 from usechat.server.chat_history import ClientHistory
-from usechat.server.chats import ChatOpening, Chats, ChatSettings
+from usechat.server.chat_settings import ChatSettings
+from usechat.server.chats import ChatOpening, Chats
+from usechat.server.guard import guarded
 from usechat.server.metrics import Metrics
 from usechat.server.responses import StreamLimits, TurnResponse
 from usechat.server.signatures import ApprovalSigner
@@ -88,18 +91,12 @@ def elements_route(
         opening = _Opening(chats, asked, VisibleHeaders(request.scope["headers"]), served, generate_id)
         return TurnResponse(await chats.open(opening), _STREAM, chats.metrics)
 
+    def refused(error: RequestError) -> Response:
+        chats.metrics.request_refused(error.status)
+        return _refusal(error)
+
     async def elements(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except RequestError as error:
-            chats.metrics.request_refused(error.status)
-            return _refusal(error)
-        except ClientDisconnect:
-            # Nobody is there to read an answer.
-            return Response(status_code=400)
-        # The border: the app's own hooks may raise anything.
-        except Exception as error:  # noqa: BLE001
-            return _refusal(RequestError(explain(error), status=500))
+        return await guarded(answer, request, refused)
 
     return elements
 
@@ -117,7 +114,7 @@ class _Opening(ChatOpening):
         agent: DeepAgent,
         generate_id: Callable[[], str] | None,
     ) -> None:
-        super().__init__(chats, request, None, headers)
+        super().__init__(chats, request, None, CameWith(request.extra, headers))
         self._agent = agent
         self.head = structs.replace(self.head, chat=f"{self.head.turn}\n{request.id}")
         if generate_id is not None and self.head.message_id != request.last.id:
