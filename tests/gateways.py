@@ -14,7 +14,7 @@ from usechat.database import Database
 from usechat.server.sessions.directory import SessionDirectory
 from usechat.server.sessions.gateway import sessions_gateway
 from usechat.server.sessions.settings import GatewaySettings
-from usechat.session_agent import Fault, SessionAgent, SessionSettings
+from usechat.session_agent import Fault, Script, SessionAgent, SessionSettings
 
 SETTINGS = GatewaySettings(enabled=True)
 
@@ -88,12 +88,13 @@ async def serving_gateway(
     *,
     agent: SessionSettings | None = None,
     faults: tuple[Fault, ...] = (),
+    script: Script | None = None,
     **options: Any,
 ) -> AsyncGenerator[Gateway]:
     database = Database("sqlite://")
     directory = SessionDirectory(database)
     async with (
-        SessionAgent(agent or SessionSettings(pace=0), faults=list(faults)).serving() as upstream,
+        SessionAgent(agent or SessionSettings(pace=0), faults=list(faults), script=script).serving() as upstream,
         httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits(max_connections=None)) as http,
         asyncio.timeout(SECONDS),
     ):

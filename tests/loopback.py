@@ -33,7 +33,7 @@ USECHAT = (sys.executable, "-c", "from usechat.cli import main; main()")
 @contextmanager
 def serving(app: ASGIApp) -> Generator[str, None, None]:
     """Serve the app in a thread; its connections wait in the socket until it is up."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = _listening()
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
@@ -45,10 +45,17 @@ def serving(app: ASGIApp) -> Generator[str, None, None]:
         assert not thread.is_alive()
 
 
+def _listening() -> socket.socket:
+    listener = socket.create_server(("127.0.0.1", 0))
+    # As `usechat serve` does it: without it, each answer takes 40 ms more in asyncio's own loop.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
 @asynccontextmanager
 async def serving_here(app: ASGIApp) -> AsyncGenerator[int]:
     """Serve the app on a loopback port and in this loop, as `usechat serve` does it."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with _listening() as listening:
         config = uvicorn.Config(
             app, http="httptools", ws="websockets-sansio", log_level="critical", timeout_keep_alive=600
         )
