@@ -40,7 +40,8 @@ async def answer(gateway: Gateway, text: str, *, chat: str, query: str = WEB, **
     assert verdict.violation is None
     assert response.text.count('"messageMetadata":{"turnId"') == 1
     shown = [part["text"] for part in verdict.message.parts if part["type"] == "text"]
-    return Answer("".join(shown), verdict.message.metadata["turnId"])
+    metadata: Any = verdict.message.metadata
+    return Answer("".join(shown), metadata["turnId"])
 
 
 async def with_others(gateway: Gateway, *users: str) -> None:
@@ -106,7 +107,7 @@ async def test_a_user_has_128_turns_at_once_each_in_a_session_of_its_own() -> No
         for session in sessions:
             gateway.agent.session(session).release()
         rests = await asyncio.gather(*(rest(stream) for stream in streams))
-        assert {told for told in rests} == {" no more."}
+        assert set(rests) == {" no more."}
         assert (await gateway.parts("Hello"))[-1]["text"] == "You said: Hello"
 
 

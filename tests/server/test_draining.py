@@ -15,8 +15,10 @@ from loopback import ABORTED, SECONDS, STEP, asking, free_port, last_two, parts,
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
+from usechat.protocol.writer import MessageWriter
 from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint
+from usechat.sources.plain import PlainMapper
 
 HOST_APP = """\
 from contextlib import asynccontextmanager
@@ -94,6 +96,36 @@ async def test_a_signal_reaches_the_server_only_after_the_turns_have_ended(arriv
             while not arrived:
                 await anyio.lowlevel.checkpoint()
     assert (arrived, reader.log.outcome) == ([signal.SIGTERM], "stopped")
+
+
+class Outliving:
+    """An agent that has something to end beside its turns."""
+
+    graces: list[float]
+
+    def __init__(self) -> None:
+        self.graces = []
+
+    def events(self, chat: Chat) -> AsyncGenerator[str, None]:
+        return until_stopped(chat)
+
+    def mapper(self, writer: MessageWriter) -> PlainMapper:
+        return PlainMapper(writer)
+
+    async def aclose(self, grace: float) -> None:
+        self.graces.append(grace)
+
+
+@pytest.mark.anyio
+async def test_what_outlives_the_turns_has_what_they_left_of_the_grace() -> None:
+    agent = Outliving()
+    chats = ChatEndpoint(agent).chats
+    await chats.drain(3600)
+    assert 0 < agent.graces[0] <= 3600
+    chats = ChatEndpoint(agent).chats
+    await chats.begin(REQUEST, None, {})
+    await chats.drain(0.05)
+    assert agent.graces[1] == 0
 
 
 @pytest.mark.anyio

@@ -138,6 +138,10 @@ class SessionSocket:
     async def close(self) -> None:
         await self._connection.close()
 
+    def cut(self) -> None:
+        """Let go of an upstream that is gone; whoever reads learns that the socket is closed."""
+        self._connection.transport.abort()
+
     def _greet(self, raw: bytes) -> Frame:
         self.greeting = greeting = _decode_greeting(raw)
         return {"type": "init", "data": {"runnerBusy": greeting.data.busy, "promptsQueued": greeting.data.queued}}

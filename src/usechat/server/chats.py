@@ -178,11 +178,12 @@ class Chats:
             await self.agent.forget(chat_id, user)
 
     async def drain(self, grace: float) -> None:
-        """Take no new turns, give the running ones `grace` seconds, then stop them and what outlives them."""
+        """Take no new turns, give the running ones and what outlives them `grace` seconds in all, then stop them."""
+        until = time.monotonic() + grace
         await self._turns.drain(grace)
         close: Callable[[float], Awaitable[None]] | None = getattr(self.agent, "aclose", None)
         if close is not None:
-            await close(grace)
+            await close(max(0.0, until - time.monotonic()))
 
     def _key(self, chat_id: str, user: str | None) -> str:
         return self.history.key(chat_id, user or "")
