@@ -286,3 +286,15 @@ async def test_a_gateway_that_is_told_to_end_aborts_its_own_turn(terminated: lis
         assert [received.user for received in gateway.agent.received("abort")] == ["ana"]
     assert terminated == [signal.SIGTERM]
     await no_more_tasks(before)
+
+
+async def test_a_gateway_that_is_told_to_end_does_not_wait_for_a_session_that_does_not_close(
+    terminated: list[int],
+) -> None:
+    async with serving_gateway(GatewaySettings(enabled=True), grace=0.0) as gateway:
+        async with gateway.asking("deaf") as stream:
+            await until_chunk(stream, type="text-delta")
+            signal.raise_signal(signal.SIGTERM)
+            assert [chunk async for chunk in stream][-1] == {"type": "abort"}
+        await gateway.agent.until(lambda: not gateway.agent.sockets)
+    assert terminated == [signal.SIGTERM]
