@@ -135,17 +135,20 @@ def end(process: Process) -> tuple[int, str]:
 
 @pytest.mark.anyio
 async def test_a_small_frame_does_not_wait_for_the_one_before_to_be_acknowledged() -> None:
-    accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    accepted: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
 
     def look(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection: socket.socket = writer.get_extra_info("socket")
-        accepted.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        options = (socket.TCP_NODELAY, socket.TCP_NOTSENT_LOWAT)
+        accepted.set_result([connection.getsockopt(socket.IPPROTO_TCP, option) for option in options])
         writer.close()
 
     listener = listen(ServeSettings(target="agents:agent", port=0))
     async with await asyncio.start_server(look, sock=listener):
         _, writer = await asyncio.open_connection(*listener.getsockname())
-        assert await asyncio.wait_for(accepted, SECONDS)
+        no_delay, unsent = await asyncio.wait_for(accepted, SECONDS)
+        assert no_delay
+        assert unsent == 128 * 1024
         writer.close()
 
 

@@ -178,7 +178,10 @@ def _interactive_prompt(frame: Frame) -> Meaning:
 
 
 def _resolved(frame: Frame) -> Meaning:
-    return Answered(_id(frame, "promptId"), frame.get("resolution"))
+    # Of an action that was chosen, what the user said or saw.
+    chosen = map(_record_or_empty(frame, "resolution").get, ("value", "label", "actionId"))
+    answer = next((value for value in chosen if isinstance(value, str | bool)), frame.get("resolution"))
+    return Answered(_id(frame, "promptId"), answer)
 
 
 def _expired(frame: Frame) -> Meaning:
