@@ -69,6 +69,8 @@ async def left_clean(
         for gateway in gateways:
             await unused(gateway)
             await gateway.http.aclose()
+            # A session that did not hear an abort goes on by itself.
+            await gateway.agent.session("s1").aclose()
         await no_more_tasks(before)
 
 
