@@ -34,6 +34,7 @@ USECHAT = (sys.executable, "-c", "from usechat.cli import main; main()")
 def serving(app: ASGIApp) -> Generator[str, None, None]:
     """Serve the app in a thread; its connections wait in the socket until it is up."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()

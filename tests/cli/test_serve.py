@@ -1,3 +1,4 @@
+import asyncio
 import json
 import re
 import signal
@@ -30,6 +31,8 @@ from loopback import (
     until,
 )
 from usechat.cli import main
+from usechat.cli.listening import listen
+from usechat.cli.settings import ServeSettings
 
 HELLO = Path(__file__).parents[2] / "examples" / "hello"
 
@@ -128,6 +131,25 @@ def refuse(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def end(process: Process) -> tuple[int, str]:
     process.send(signal.SIGTERM)
     return process.wait()
+
+
+@pytest.mark.anyio
+async def test_a_small_frame_does_not_wait_for_the_one_before_to_be_acknowledged() -> None:
+    accepted: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+
+    def look(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection: socket.socket = writer.get_extra_info("socket")
+        options = (socket.TCP_NODELAY, socket.TCP_NOTSENT_LOWAT)
+        accepted.set_result([connection.getsockopt(socket.IPPROTO_TCP, option) for option in options])
+        writer.close()
+
+    listener = listen(ServeSettings(target="agents:agent", port=0))
+    async with await asyncio.start_server(look, sock=listener):
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        no_delay, unsent = await asyncio.wait_for(accepted, SECONDS)
+        assert no_delay
+        assert unsent == 128 * 1024
+        writer.close()
 
 
 def test_an_agent_is_served_with_a_banner_that_says_how_to_connect(folder: Path) -> None:

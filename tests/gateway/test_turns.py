@@ -152,6 +152,15 @@ class Unread:
     def leave(self) -> None:
         self._socket.close()
 
+    async def rest(self) -> bytes:
+        """All that comes to the end of the response."""
+        body = b""
+        while not body.endswith(b"0\r\n\r\n"):
+            some = await asyncio.get_running_loop().sock_recv(self._socket, 65536)
+            assert some, body[-200:]
+            body = body[-65536:] + some
+        return body
+
     async def ask(self, gateway: Gateway, text: str) -> None:
         loop, body = asyncio.get_running_loop(), msgspec.json.encode(message(text, "unread"))
         headers = {**await gateway.headers("ana"), "host": "x", "content-type": "application/json"}
@@ -172,6 +181,16 @@ async def test_a_client_that_does_not_read_is_given_up_and_the_session_is_read_n
         assert await gateway.metric("adapter_request_errors_total") == 1
         # Of 64 MB nearly all stayed where it was.
         assert await gateway.metric("adapter_ws_open") == 0
+
+
+async def test_a_client_that_reads_again_is_told_that_it_was_given_up() -> None:
+    settings = msgspec.structs.replace(SETTINGS, behind=64 * 1024, patience=2.0)
+    async with serving_gateway(settings, send_buffer=16 * 1024) as gateway, Unread() as client:
+        await client.ask(gateway, "flood 64")
+        await gone_after_prompt(gateway)
+        body = await client.rest()
+        assert b'"errorText":"The answer was not read in time."' in body
+        assert body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
 async def gone_after_prompt(gateway: Gateway) -> None:

@@ -403,6 +403,14 @@ def test_waiting_is_a_status_with_the_position_until_the_turn_begins() -> None:
     assert mapped(mapper, status(queueCleared=True, cleared=1)) == [{"type": "abort"}]
 
 
+RESOLUTIONS: list[tuple[Any, Any]] = [
+    ("yes", "yes"),
+    ({"actionId": "a1", "value": "Staging"}, "Staging"),
+    ({"actionId": "yes"}, "yes"),
+    ({"by": 1}, {"by": 1}),
+]
+
+
 def test_a_later_interactive_prompt_is_a_question_too() -> None:
     actions = [{"id": "yes", "label": "Yes", "style": "primary"}, {"id": "no", "label": "No"}]
     prompt = {"id": "p-1", "type": "approval", "title": "Deploy?", "body": "To production.", "actions": actions}
@@ -412,8 +420,11 @@ def test_a_later_interactive_prompt_is_a_question_too() -> None:
     data |= {"actions": actions, "expiresAt": 1772150700.5}
     asked: Frame = {"type": "interactive_prompt", "prompt": {**prompt, "expiresAt": 1772150700500}}
     assert mapped(mapper, asked) == [{"type": "data-question", "data": data, "id": "p-1"}]
-    resolved: Frame = {"type": "interactive_prompt_resolved", "promptId": "p-1", "resolution": "yes"}
-    assert mapped(mapper, resolved)[0]["data"] == {**data, "state": "answered", "answer": "yes"}
+    resolved: Frame = {"type": "interactive_prompt_resolved", "promptId": "p-1"}
+    for resolution, answer in RESOLUTIONS:
+        mapped(mapper, asked)
+        answered = mapped(mapper, {**resolved, "resolution": resolution})[0]["data"]
+        assert answered == {**data, "state": "answered", "answer": answer}
     mapped(mapper, {"type": "interactive_prompt", "prompt": {"id": "p-2", "title": "?"}})
     expired = {"questionId": "p-2", "state": "expired", "text": "?"}
     assert mapped(mapper, {"type": "interactive_prompt_expired", "promptId": "p-2"})[0]["data"] == expired

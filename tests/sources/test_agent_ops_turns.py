@@ -157,8 +157,9 @@ def test_a_question_of_our_turn_is_open_until_it_is_answered() -> None:
     assert not tracker.question_open
     kinds(tracker, {"type": "question", "questionId": "q-1", "text": "?"}, IDLE)
     assert (tracker.question_open, tracker.running) == (True, True)
+    assert (tracker.asks("q-0"), tracker.asks("q-1")) == (False, True)
     kinds(tracker, status(questionExpired="q-1"))
-    assert not tracker.question_open
+    assert (tracker.question_open, tracker.asks("q-1")) == (False, False)
 
 
 def test_a_lost_runner_sends_our_prompt_back_to_the_queue() -> None:

@@ -34,8 +34,13 @@ _LIMITS: Final = SocketLimits()
 _PING_SECONDS: Final = 30.0
 # How long to read what has come meanwhile, before it is known whether our prompt is the one that runs.
 _CATCH_UP: Final = 5.0
-# How long to wait for the turn of a prompt that nobody wants any more.
+# How long an abort that is due may take when the server ends, whatever its grace is.
+_LAST_WORDS: Final = 0.5
+# An upstream that answers so many pings with nothing at all is gone, whatever its connection says.
+_UNANSWERED: Final = 4
+# How long to wait for the turn of a prompt that nobody wants any more, and before that to hear of the prompt at all.
 _WITHDRAWS: Final = 3600.0
+_IS_HEARD: Final = 60.0
 # Of so many messages it is known what the upstream calls them.
 _MOST_ECHOES: Final = 20_000
 
@@ -162,7 +167,7 @@ class AgentOpsAgent:
     async def aclose(self, grace: float) -> None:
         """Give the prompts that were withdrawn `grace` seconds to come to their turn, and leave."""
         if self._leaving:
-            await asyncio.wait(self._leaving, timeout=max(grace, _CATCH_UP))
+            await asyncio.wait(self._leaving, timeout=max(grace, _LAST_WORDS))
         leaving = list(self._leaving)
         for task in leaving:
             task.cancel()
@@ -254,6 +259,8 @@ class _Following:
         self._early: deque[Frame] = deque()
         self._held = ExitStack()
         self._is_held = False
+        self._is_reading = False
+        self._unanswered = 0
         self._loop = asyncio.get_running_loop()
         self._alarm = alarm_at(self._loop, self._loop.time() + _PING_SECONDS, self._ping)
         self._pinging: asyncio.Task[None] | None = None
@@ -261,7 +268,7 @@ class _Following:
     async def greeted(self) -> Greeting:
         """What the session says of itself; what is read on the way is kept."""
         while self.socket.greeting is None:
-            self._early.append(await self.socket.next())
+            self._early.append(await self._next())
         return self.socket.greeting
 
     async def step(self, chat: Chat) -> Frame | None:
@@ -270,7 +277,7 @@ class _Following:
         Raises:
             ConnectionClosed: the socket was closed.
         """
-        frame = self._early.popleft() if self._early else await self.socket.next()
+        frame = self._early.popleft() if self._early else await self._next()
         if frame.get("type") == "pong":
             return None
         chat.touch()
@@ -295,11 +302,14 @@ class _Following:
             ConnectionClosed: the socket was closed.
             TimeoutError: it did not run for too long.
         """
-        async with asyncio.timeout(_WITHDRAWS):
+        until = self._loop.time() + _WITHDRAWS
+        async with asyncio.timeout(_IS_HEARD) as timeout:
             if not is_current and not self.tracker.ended:
                 await self._catch_up()
             while not self.tracker.ended and not self.tracker.running:
-                self._see(await self.socket.next())
+                if self.tracker.position is not None:
+                    timeout.reschedule(until)
+                self._see(await self._next())
             if not self.tracker.ended:
                 await self.socket.send("abort")
 
@@ -314,14 +324,27 @@ class _Following:
         with suppress(TimeoutError):
             async with asyncio.timeout(_CATCH_UP):
                 await self.socket.send("ping")
-                while not self.tracker.ended and (frame := await self.socket.next()).get("type") != "pong":
+                while not self.tracker.ended and (frame := await self._next()).get("type") != "pong":
                     self._see(frame)
+
+    async def _next(self) -> Frame:
+        self._is_reading = True
+        try:
+            return await self.socket.next()
+        finally:
+            self._is_reading = False
+            self._unanswered = 0
 
     def _see(self, frame: Frame) -> None:
         if frame:
             self.tracker.see(frame)
 
     def _ping(self) -> None:
+        # Whoever waits for a slow client does not hear the answers.
+        self._unanswered += self._is_reading
+        if self._unanswered > _UNANSWERED:
+            self.socket.cut()
+            return
         self._alarm = alarm_at(self._loop, self._loop.time() + _PING_SECONDS, self._ping)
         if self._pinging is None or self._pinging.done():
             self._pinging = self._loop.create_task(self._send_ping())

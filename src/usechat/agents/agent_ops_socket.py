@@ -128,7 +128,15 @@ class SessionSocket:
         await self._connection.send(msgspec.json.encode({"type": kind, **fields}), text=True)
 
     async def close(self) -> None:
-        await self._connection.close()
+        try:
+            await self._connection.close()
+        finally:
+            # Whoever is cancelled would leave it open.
+            self.cut()
+
+    def cut(self) -> None:
+        """Let go of an upstream that is gone; whoever reads learns that the socket is closed."""
+        self._connection.transport.abort()
 
     def _greet(self, raw: bytes) -> Frame:
         self.greeting = greeting = _decode_greeting(raw)

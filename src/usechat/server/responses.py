@@ -72,6 +72,8 @@ class TurnResponse(Response):
                 while not stream.is_over:
                     await stream.wait()
                     await stream.advance()
+                if stream.is_cut:
+                    await stream.tell_cut()
             except asyncio.CancelledError:
                 if not stream.is_cut:
                     raise
@@ -151,6 +153,12 @@ class _Stream:
         await self._waiter
         self._waiter = None
 
+    async def tell_cut(self) -> None:
+        """Tell a client that reads again that it was cut off, if its turn has ended by that."""
+        log = self._reader.log
+        if log.outcome == "error":
+            await self._send_piece(log.frames[-1] + DONE, 0, more=False)
+
     def leave(self) -> None:
         self.is_over = True
         self._wake()
@@ -197,8 +205,10 @@ class _Stream:
         reader = self._reader
         # Of a turn that has ended nothing more can come, so that there is nothing to wait for but the client.
         is_late = self._in_flight + reader.unread > self._limits.behind or reader.log.outcome is not None
-        if is_late and seconds >= self._limits.patience and self._task is not None:
+        if is_late and seconds >= self._limits.patience and not self.is_cut:
             self.is_cut = self.is_over = True
+            reader.leave(is_cut=True)
+        if self.is_cut and seconds >= self._limits.patience + self._limits.farewell and self._task is not None:
             self._task.cancel()
 
 

@@ -48,6 +48,7 @@ PASSED_OVER: Final = frozenset(
 _OVER: Final = {"terminated": "The session was terminated.", "error": "The session failed."}
 _OF_CHANNEL: Final = re.compile(r"\(channel: (.+)\)$", re.DOTALL)
 _CALL_STATES: Final = ("pending", "running", "completed", "error")
+_CALL_TEXTS: Final = ("callId", "toolName", "status", "error")
 
 
 _NOTHING: Final = Nothing()
@@ -139,10 +140,13 @@ def _ending(data: Frame, parts: Iterable[Frame]) -> Ending | None:
 
 
 def _call(record: Frame) -> CallUpdate | None:
-    call_id, name, status = (_or_empty(record, field) for field in ("callId", "toolName", "status"))
-    if not call_id or not name or status not in _CALL_STATES:
+    # Each update of a turn has all of its calls, so that this is done for a call as often as there are updates.
+    call_id, name, status, error = map(record.get, _CALL_TEXTS)
+    if not (isinstance(call_id, str) and isinstance(name, str)) or status not in _CALL_STATES or not (call_id and name):
         return None
-    return CallUpdate(call_id, name, status, record.get("args"), record.get("result"), _or_empty(record, "error"))
+    return CallUpdate(
+        call_id, name, status, record.get("args"), record.get("result"), error if isinstance(error, str) else ""
+    )
 
 
 def _agent_status(frame: Frame) -> Meaning:
@@ -174,7 +178,10 @@ def _interactive_prompt(frame: Frame) -> Meaning:
 
 
 def _resolved(frame: Frame) -> Meaning:
-    return Answered(_id(frame, "promptId"), frame.get("resolution"))
+    # Of an action that was chosen, what the user said or saw.
+    chosen = map(_record_or_empty(frame, "resolution").get, ("value", "label", "actionId"))
+    answer = next((value for value in chosen if isinstance(value, str | bool)), frame.get("resolution"))
+    return Answered(_id(frame, "promptId"), answer)
 
 
 def _expired(frame: Frame) -> Meaning:

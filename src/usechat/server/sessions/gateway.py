@@ -39,6 +39,7 @@ from usechat.server.sessions.metrics import GatewayMetrics
 from usechat.server.sessions.prompting import prompt_of
 from usechat.server.sessions.settings import GatewaySettings
 from usechat.stores.memory import MemoryTurnStore
+from usechat.turns.failures import explain
 
 __all__ = ["sessions_gateway"]
 
@@ -162,7 +163,9 @@ class _Gateway:
             raise RequestError(_NO_ROUTE, status=404)
         endpoint, method, session, chat_id = found
         if request.method != method:
-            raise RequestError(f"This takes {method}.", status=405)
+            refusal = self._refused(RequestError(f"This takes {method}.", status=405))
+            refusal.headers["allow"] = method
+            return refusal
         user = await self._user(request)
         await self._directory.check_access(session, user, endpoint)
         match endpoint:
@@ -207,7 +210,7 @@ class _Gateway:
         try:
             is_open = await self._agent.answer(address, given.question_id, answer=given.answer)
         except AgentError as error:
-            raise RequestError(str(error), status=502) from error
+            raise RequestError(explain(error), status=502) from error
         if not is_open:
             raise RequestError("There is no such question open.", status=404)
         return Response(status_code=204)
@@ -217,7 +220,7 @@ class _Gateway:
         try:
             channels = await self._agent.channels(address)
         except AgentError as error:
-            raise RequestError(str(error), status=502) from error
+            raise RequestError(explain(error), status=502) from error
         named = [{"channelType": kind, "channelId": name} for kind, name in channels]
         return JSONResponse({"channels": named}, headers={"cache-control": "no-store"})
 

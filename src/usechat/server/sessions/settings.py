@@ -65,4 +65,4 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
 
     @property
     def stream(self) -> StreamLimits:
-        return StreamLimits(self.keep_alive, self.behind, self.patience)
+        return StreamLimits(self.keep_alive, self.behind, self.patience, farewell=self.patience)
