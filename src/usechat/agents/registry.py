@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from usechat.agents import Agent
+from usechat.agents.langgraph import LangGraphAgent, is_graph
 from usechat.agents.open_harness import OpenHarnessAgent, is_runtime
 from usechat.agents.plain import PlainAgent, is_plain
 from usechat.turns.threads import THREADS, Threads
@@ -22,6 +23,10 @@ def _inside(thing: Any, threads: Threads) -> Agent[Any] | None:
     return _as_it_is(getattr(thing, "agent", None), threads)
 
 
+def _graph(thing: Any, _threads: Threads) -> Agent[Any] | None:
+    return LangGraphAgent(thing) if is_graph(thing) else None
+
+
 def _runtime(thing: Any, _threads: Threads) -> Agent[Any] | None:
     return OpenHarnessAgent(thing) if is_runtime(thing) else None
 
@@ -30,7 +35,7 @@ def _plain(thing: Any, threads: Threads) -> Agent[Any] | None:
     return PlainAgent(thing, threads) if is_plain(thing) else None
 
 
-KINDS: Final[tuple[Callable[[Any, Threads], Agent[Any] | None], ...]] = (_as_it_is, _inside, _runtime, _plain)
+KINDS: Final[tuple[Callable[[Any, Threads], Agent[Any] | None], ...]] = (_as_it_is, _inside, _graph, _runtime, _plain)
 """Each says whether the thing is of its kind; the first that knows it counts."""
 
 
@@ -50,6 +55,6 @@ def agent_of(thing: object, threads: Threads = THREADS) -> Agent[Any]:
         return agent
     name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
     raise TypeError(
-        f"{name} is not an agent: give a function that takes the chat and yields text, a runtime, or an object with "
-        "events(chat) and mapper(writer)."
+        f"{name} is not an agent: give a function that takes the chat and yields text, a runtime, a compiled graph of "
+        "LangGraph, or an object with events(chat) and mapper(writer)."
     )
