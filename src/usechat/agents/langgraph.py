@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from itertools import takewhile
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
@@ -161,7 +162,7 @@ async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config]
         if answers:
             return _command(answers), config
     asked = {**to_langchain(to_model_messages([question]))[0], "id": question.id}
-    return {"messages": _messages([*_unanswered(snapshot), asked])}, config
+    return {"messages": [*_answered(snapshot), *_messages([*_unanswered(snapshot), asked])]}, config
 
 
 async def _before(graph: Any, config: _Config, message_id: str) -> Any:
@@ -197,16 +198,22 @@ def _has(snapshot: Any, message_id: str) -> bool:
     return any(field(message, "id") == message_id for message in _thread(snapshot))
 
 
+def _last_results(snapshot: Any) -> list[Any]:
+    """The messages of tools at the end of the thread."""
+    return [*takewhile(lambda message: field(message, "type") == "tool", reversed(_thread(snapshot)))][::-1]
+
+
 def _open_calls(snapshot: Any) -> list[str]:
     """The calls of the thread's last answer that have no result."""
-    answered: set[str] = set()
-    for message in reversed(_thread(snapshot)):
-        if field(message, "type") == "tool":
-            answered.add(field(message, "tool_call_id"))
-        else:
-            calls = field(message, "tool_calls") or ()
-            return [call["id"] for call in calls if call["id"] not in answered]
-    return []
+    results, thread = _last_results(snapshot), _thread(snapshot)
+    answered = {field(message, "tool_call_id") for message in results}
+    calls = field(thread[-len(results) - 1], "tool_calls") if len(thread) > len(results) else None
+    return [call["id"] for call in calls or () if call["id"] not in answered]
+
+
+def _answered(snapshot: Any) -> list[Any]:
+    """The results that came in a step which was not finished: the state has them, but the next run would not."""
+    return _last_results(snapshot) if snapshot.next else []
 
 
 def _unanswered(snapshot: Any) -> list[dict[str, Any]]:

@@ -118,7 +118,9 @@ class LangGraphMapper:
             yield from self._pause(_FOR_ANSWER)
             yield from self._writer.finish("other")
         else:
-            yield from self._writer.finish(self._reason)
+            # A call that the graph leaves alone is the browser's.
+            is_left = any(call.state == "available" for call in self._writer.state.here)
+            yield from self._writer.finish("tool-calls" if is_left else self._reason)
 
     def _begins(self, namespace: _Namespace, data: Any) -> Iterator[Chunk]:
         self._root.tools.names = field(data, "tools")

@@ -74,6 +74,8 @@ def messages_of(update: Any) -> Iterator[Any]:
 
 def is_command(value: Any) -> bool:
     """Whether a tool gave LangGraph's `Command`, which changes the state."""
+    if isinstance(value, Mapping):
+        return "update" in value and "goto" in value
     return hasattr(value, "update") and hasattr(value, "goto")
 
 
@@ -84,7 +86,7 @@ def result_in(output: Any, call_id: str) -> Any:
     """
     items = cast("Sequence[Any]", output) if isinstance(output, list | tuple) else (output,)
     for item in items:
-        messages = messages_of(item.update) if is_command(item) else (item,)
+        messages = messages_of(field(item, "update")) if is_command(item) else (item,)
         for message in messages:
             if field(message, "type") == "tool" and field(message, "tool_call_id") in (call_id, None, ""):
                 return message

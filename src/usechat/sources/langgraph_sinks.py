@@ -181,7 +181,9 @@ class SubgraphSink:
         self._calls: dict[str, dict[str, str]] = {}
         calls = field(told, "tools")
         for call in cast("list[Any]", calls) if isinstance(calls, list) else ():
-            self._put(*(text_of(field(call, name)) for name in ("toolCallId", "toolName", "state")))
+            call_id, name, state = (text_of(field(call, name)) for name in ("toolCallId", "toolName", "state"))
+            if call_id and name and state:
+                self._put(call_id, name, state)
         self.about: dict[str, Any] = {**about, "status": "running"}
 
     def begin(self) -> list[Chunk]:

@@ -1,0 +1,42 @@
+"""LangChain and LangGraph without their types, which are too partial for a strict checker."""
+
+from importlib import import_module
+from typing import Any, Final
+
+__all__ = [
+    "END",
+    "START",
+    "AsyncSqliteSaver",
+    "HumanInTheLoopMiddleware",
+    "InMemorySaver",
+    "MessagesState",
+    "StateGraph",
+    "SummarizationMiddleware",
+    "ToolStrategy",
+    "add_messages",
+    "create_agent",
+    "get_runtime",
+    "get_stream_writer",
+    "interrupt",
+    "tool",
+]
+
+_agents: Any = import_module("langchain.agents")
+_middleware: Any = import_module("langchain.agents.middleware")
+_graph: Any = import_module("langgraph.graph")
+
+create_agent: Any = _agents.create_agent
+HumanInTheLoopMiddleware: Any = _middleware.HumanInTheLoopMiddleware
+SummarizationMiddleware: Any = _middleware.SummarizationMiddleware
+ToolStrategy: Any = import_module("langchain.agents.structured_output").ToolStrategy
+tool: Any = import_module("langchain_core.tools").tool
+InMemorySaver: Any = import_module("langgraph.checkpoint.memory").InMemorySaver
+AsyncSqliteSaver: Any = import_module("langgraph.checkpoint.sqlite.aio").AsyncSqliteSaver
+StateGraph: Any = _graph.StateGraph
+MessagesState: Any = _graph.MessagesState
+add_messages: Any = _graph.add_messages
+START: Final[str] = _graph.START
+END: Final[str] = _graph.END
+get_runtime: Any = import_module("langgraph.runtime").get_runtime
+get_stream_writer: Any = import_module("langgraph.config").get_stream_writer
+interrupt: Any = import_module("langgraph.types").interrupt
