@@ -98,12 +98,13 @@ def test_events_that_could_not_be_used_are_counted_on_stderr() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["openharness", "-"], "There is no source 'openharness': the sources are open-harness, agent-ops."),
+        (["openharness", "-"], "There is no source 'openharness': the sources are open-harness, agent-ops, langgraph."),
         (["open-harness", "no-such-file"], "no-such-file cannot be read: No such file or directory."),
         (["open-harness", "-", "--option", "thoughts=true"], "There is no option 'thoughts': the options are send_"),
         (["open-harness", "-", "--option", "sendReasoning=1"], "The option sendReasoning is true or false, not 1."),
         (["open-harness", "-", "--option", "sendReasoning=no"], "The option sendReasoning is true or false, not 'no'."),
         (["agent-ops", "-", "--option", "forward=chunk"], "'chunk' cannot be forwarded: what can is audit_log,"),
+        (["langgraph", "-", "--option", "subgraphs=true"], "The option subgraphs is data, lanes or off."),
         (
             ["open-harness", "-", "--option", "sendReasoning"],
             "The option 'sendReasoning' must have the form name=true or name=false.",

@@ -34,7 +34,7 @@ Source: TypeAlias = Callable[[MessageWriter, Mapping[str, Any]], Mapper[dict[str
 
 SOURCES: Final[dict[str, Source]] = {
     "open-harness": lambda writer, options: OpenHarnessMapper(writer, open_harness_options.read_options(options)),
-    "langgraph": lambda writer, options: langgraph.LangGraphMapper(writer, langgraph.read_options(options)),
     "agent-ops": lambda writer, options: AgentOpsLog(writer, agent_ops_options.read_options(options)),
+    "langgraph": lambda writer, options: langgraph.LangGraphMapper(writer, langgraph.read_options(options)),
 }
 """The sources whose events a log can hold, by name; each raises ValueError for an option that it does not have."""
