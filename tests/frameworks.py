@@ -1,4 +1,4 @@
-"""LangChain and LangGraph without their types, which are too partial for a strict checker."""
+"""LangChain, LangGraph and deepagents without their types, which are too partial for a strict checker."""
 
 from importlib import import_module
 from typing import Any, Final
@@ -9,12 +9,15 @@ __all__ = [
     "AsyncSqliteSaver",
     "HumanInTheLoopMiddleware",
     "InMemorySaver",
+    "LocalShellBackend",
     "MessagesState",
     "StateGraph",
     "SummarizationMiddleware",
+    "TodoListMiddleware",
     "ToolStrategy",
     "add_messages",
     "create_agent",
+    "create_deep_agent",
     "get_runtime",
     "get_stream_writer",
     "interrupt",
@@ -28,6 +31,7 @@ _graph: Any = import_module("langgraph.graph")
 create_agent: Any = _agents.create_agent
 HumanInTheLoopMiddleware: Any = _middleware.HumanInTheLoopMiddleware
 SummarizationMiddleware: Any = _middleware.SummarizationMiddleware
+TodoListMiddleware: Any = _middleware.TodoListMiddleware
 ToolStrategy: Any = import_module("langchain.agents.structured_output").ToolStrategy
 tool: Any = import_module("langchain_core.tools").tool
 InMemorySaver: Any = import_module("langgraph.checkpoint.memory").InMemorySaver
@@ -40,3 +44,12 @@ END: Final[str] = _graph.END
 get_runtime: Any = import_module("langgraph.runtime").get_runtime
 get_stream_writer: Any = import_module("langgraph.config").get_stream_writer
 interrupt: Any = import_module("langgraph.types").interrupt
+
+
+def create_deep_agent(*arguments: Any, **options: Any) -> Any:
+    """Import deepagents only where it is needed: it brings the packages of two providers with it."""
+    return import_module("deepagents").create_deep_agent(*arguments, **options)
+
+
+def LocalShellBackend(**options: Any) -> Any:  # noqa: N802
+    return import_module("deepagents.backends").LocalShellBackend(**options)

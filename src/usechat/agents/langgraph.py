@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from itertools import takewhile
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 import msgspec
 
@@ -30,7 +30,6 @@ _Config: TypeAlias = dict[str, Any]
 GraphMaker: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """Makes a graph in the event loop, for a checkpointer that has to be opened there and closed at the end."""
 
-_MODES: Final = ("messages", "updates", "custom", "tools", "tasks")
 _WENT_ON: Final = "The user did not approve this call, and went on with another message."
 _STOPPED: Final = "This call has no result, since it was stopped."
 _METHODS: Final = ("astream", "aget_state", "aget_state_history")
@@ -49,6 +48,8 @@ class LangGraphAgent:
     text and tool calls beside those of the graph; or `off`. `config` is merged into the config of each run, and
     `context` makes the run's context of the chat.
     """
+
+    modes: ClassVar[tuple[str, ...]] = ("messages", "updates", "custom", "tools", "tasks")
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class LangGraphAgent:
         self._options = LangGraphOptions(state=tuple(state), subgraphs=subgraphs)
         self._config = dict(config or {})
         self._context = context
-        self._modes = [*_MODES, "values"] if state else list(_MODES)
+        self._modes = [*self.modes, "values"] if state else list(self.modes)
 
     def mapper(self, writer: MessageWriter) -> Mapper[_Part]:
         return LangGraphMapper(writer, self._options)
@@ -102,10 +103,11 @@ class LangGraphAgent:
         graph = await self._get_graph()
         config = self._config_of(chat.id, chat.user)
         try:
-            given, config = await _input(graph, config, chat)
+            given, config, snapshot = await _input(graph, config, chat)
         except RequestError as error:
             raise AgentError(str(error)) from error
-        yield {"type": BEGINS, "ns": (), "data": {"tools": _tool_names(graph), **_continued(chat.continues)}}
+        about = {"tools": _tool_names(graph), "thread": _about(snapshot), **_continued(chat.continues)}
+        yield {"type": BEGINS, "ns": (), "data": about}
         options = {} if self._context is None else {"context": self._context(chat)}
         stream = graph.astream(given, config, stream_mode=self._modes, subgraphs=True, version="v2", **options)
         async with aclosing(stream) as parts:
@@ -139,18 +141,18 @@ def _thread_id(chat_id: str, user: str | None) -> str:
     return hashlib.sha256(msgspec.json.encode((user or "", chat_id))).hexdigest()
 
 
-async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config]:
-    """What the graph is run with, and from which checkpoint."""
+async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config, Any]:
+    """What the graph is run with, from which checkpoint, and what the thread has there."""
     if not graph.checkpointer:
         if chat.approvals:
             raise RequestError("A graph without a checkpointer cannot wait for approvals.", status=409)
-        return {"messages": _messages(to_langchain(await chat.model_messages()))}, config
+        return {"messages": _messages(to_langchain(await chat.model_messages()))}, config, None
     snapshot = await graph.aget_state(config)
     question = chat.messages[-1]
     if chat.approvals:
-        return _command(decide(_interrupts(snapshot), chat.approvals)), config
+        return _command(decide(_interrupts(snapshot), chat.approvals)), config, snapshot
     if chat.continues is not None:
-        return {"messages": _messages(_results(snapshot, chat.tool_results))}, config
+        return {"messages": _messages(_results(snapshot, chat.tool_results))}, config, snapshot
     if question.role != "user":
         raise RequestError("There is no message to answer.", status=409)
     if _has(snapshot, question.id):
@@ -160,9 +162,9 @@ async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config]
     else:
         answers = answer_questions(_interrupts(snapshot), chat.request.body, chat.text)
         if answers:
-            return _command(answers), config
+            return _command(answers), config, snapshot
     asked = {**to_langchain(to_model_messages([question]))[0], "id": question.id}
-    return {"messages": [*_answered(snapshot), *_messages([*_unanswered(snapshot), asked])]}, config
+    return {"messages": [*_answered(snapshot), *_messages([*_unanswered(snapshot), asked])]}, config, snapshot
 
 
 async def _before(graph: Any, config: _Config, message_id: str) -> Any:
@@ -243,6 +245,13 @@ def _results(snapshot: Any, answers: Sequence[ToolAnswer]) -> list[dict[str, Any
 
 def _result(call_id: str, text: str, status: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": text, "status": status}
+
+
+def _about(snapshot: Any) -> dict[str, Any] | None:
+    """How far the thread is; None if it is new."""
+    if snapshot is None or not snapshot.values:
+        return None
+    return {"step": field(snapshot.metadata, "step") or 0, "messagesCount": len(_thread(snapshot))}
 
 
 def _continued(message: UIMessage | None) -> dict[str, Any]:

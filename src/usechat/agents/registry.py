@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from usechat.agents import Agent
+from usechat.agents.deep_agents import DeepGraphAgent, is_deep_graph
 from usechat.agents.langgraph import LangGraphAgent, is_graph
 from usechat.agents.open_harness import OpenHarnessAgent, is_runtime
 from usechat.agents.plain import PlainAgent, is_plain
@@ -24,6 +25,8 @@ def _inside(thing: Any, threads: Threads) -> Agent[Any] | None:
 
 
 def _graph(thing: Any, _threads: Threads) -> Agent[Any] | None:
+    if is_deep_graph(thing):
+        return DeepGraphAgent(thing)
     return LangGraphAgent(thing) if is_graph(thing) else None
 
 

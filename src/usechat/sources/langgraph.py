@@ -23,7 +23,8 @@ Subgraphs: TypeAlias = Literal["data", "lanes", "off"]
 
 BEGINS: Final = "usechat:begins"
 """The type of a part of our own, which may come first. Its data may have the names of the `tools` that the graph runs,
-if it may also call for a structured output, and the `parts` and the `metadata` of the message that is continued."""
+if it may also call for a structured output, the `parts` and the `metadata` of the message that is continued, and how
+far the `thread` is."""
 
 _FOR_APPROVAL: Final = "This call waits until others are approved."
 _FOR_ANSWER: Final = "This call waits for an answer."
