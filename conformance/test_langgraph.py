@@ -16,6 +16,7 @@ from usechat.protocol.clients import ClientName
 
 APPROVALS: Final = "lastAssistantMessageIsCompleteWithApprovalResponses"
 STEP: Final[Message] = {"type": "step-start"}
+WITH_APPROVALS: Final = [client for client in PINNED if release_of(client).major >= 6]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def browser(server: Server) -> Iterator[Browser]:
     browser.close()
 
 
-@pytest.fixture(params=[client for client in PINNED if release_of(client).major >= 6])
+@pytest.fixture(params=WITH_APPROVALS)
 def visit(server: Server, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visit]:
     visit = Visit(server, browser, request.param)
     visit.endpoint = "graph"
@@ -83,6 +84,18 @@ def test_the_user_approves_or_denies_a_call(visit: Visit, approved: bool, end: d
     assert view.answer == [STEP, text("May I?"), letter(to, approval=answer, **end), STEP, text(last)]
     assert [message["id"] for message in view.messages] == [message["id"] for message in asked.messages]
     assert (view.status, view.statuses) == ("ready", [("POST", 200), ("POST", 200)])
+    assert strict(visit.kept()) == strict(view.messages)
+
+
+# The first of them has no way to put something beside the answer.
+@pytest.mark.parametrize("visit", WITH_APPROVALS[1:], indirect=True)
+def test_a_call_may_be_edited_by_the_body_of_the_answer(visit: Visit):
+    page, _, approval = ask(visit, secrets.token_hex(8))
+    args = {"to": secrets.token_hex(8)}
+    edit = {"type": "edit", "edited_action": {"name": "send", "args": args}}
+    view = page.answer_approval(approval, approved=True, options={"body": {"approvals": {approval: edit}}}).settle()
+    assert view.answer[2]["output"] == "sent 1 time"
+    assert args["to"] in view.answer[-1]["text"]
     assert strict(visit.kept()) == strict(view.messages)
 
 

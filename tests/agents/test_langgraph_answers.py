@@ -69,7 +69,9 @@ def agent_with(
     post: Post, model: ScriptedModel, mode: Any, allowed: list[Any] | None = None, saver: Any = None
 ) -> LangGraphAgent:
     gate: Any = True if allowed is None else {"allowed_decisions": allowed}
-    middleware = HumanInTheLoopMiddleware({"send": gate}, interrupt_mode=mode)
+    # Older versions have only one.
+    options = {} if mode == "batched" else {"interrupt_mode": mode}
+    middleware = HumanInTheLoopMiddleware({"send": gate}, **options)
     graph = create_agent(model, [post.tool, weather], middleware=[middleware], checkpointer=saver or InMemorySaver())
     return LangGraphAgent(graph)
 
