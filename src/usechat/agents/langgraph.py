@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing
 from itertools import takewhile
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
@@ -110,9 +110,11 @@ class LangGraphAgent:
         yield {"type": BEGINS, "ns": (), "data": about}
         options = {} if self._context is None else {"context": self._context(chat)}
         stream = graph.astream(given, config, stream_mode=self._modes, subgraphs=True, version="v2", **options)
-        async with aclosing(stream) as parts:
-            async for part in parts:
-                yield part
+        with _Patience(chat) as patience:
+            async with aclosing(stream) as parts:
+                async for part in parts:
+                    patience.see(part)
+                    yield part
 
     async def forget(self, chat_id: str, user: str | None) -> None:
         """Delete the thread of the chat."""
@@ -134,6 +136,28 @@ class LangGraphAgent:
     def _config_of(self, chat_id: str, user: str | None) -> _Config:
         own = cast("Mapping[str, Any]", self._config.get("configurable") or {})
         return {**self._config, "configurable": {**own, "thread_id": _thread_id(chat_id, user)}}
+
+
+class _Patience(ExitStack):
+    """Suspends the idle clock while tools run, since one of them may say nothing for long."""
+
+    def __init__(self, chat: Chat) -> None:
+        super().__init__()
+        self._chat = chat
+        self._open: set[Any] = set()
+
+    def see(self, part: _Part) -> None:
+        if part["type"] != "tools":
+            return
+        event, call = field(part["data"], "event"), (part["ns"], field(part["data"], "tool_call_id"))
+        if event == "tool-started":
+            if not self._open:
+                self.enter_context(self._chat.hold())
+            self._open.add(call)
+        elif event in ("tool-finished", "tool-error"):
+            self._open.discard(call)
+            if not self._open:
+                self.close()
 
 
 def _thread_id(chat_id: str, user: str | None) -> str:
