@@ -29,7 +29,7 @@ from usechat.stores import Outcome
 from usechat.stores.memory import MemoryTurnStore
 from usechat.turns import TurnLimits
 
-__all__ = ["ANN", "BOB", "BODY_LIMIT"]
+__all__ = ["ANN", "BOB", "BODY_LIMIT", "serve"]
 
 ANN: Final = "token-of-ann"
 BOB: Final = "token-of-bob"
@@ -118,12 +118,13 @@ def _exit_when_left_alone(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def _main() -> None:
-    config = uvicorn.Config(Starlette(routes=_routes()), log_level="warning", timeout_graceful_shutdown=1)
+def serve(routes: list[BaseRoute]) -> None:
+    """Serve these on the socket that the arguments name."""
+    config = uvicorn.Config(Starlette(routes=routes), log_level="warning", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     threading.Thread(target=_exit_when_left_alone, args=[server], daemon=True).start()
     server.run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 
 
 if __name__ == "__main__":
-    _main()
+    serve(_routes())

@@ -1,5 +1,6 @@
 """Users' pages in Node, with the real clients, and the server that they talk to."""
 
+import os
 import secrets
 import socket
 import subprocess
@@ -25,10 +26,11 @@ __all__ = [
     "without_reasoning_id",
 ]
 
+TESTS: Final = HERE.parent / "tests"
 KEEP_REASONING_ID: Final = ("5.0.277", "6.0.326", "7.0.169")
 
 Message: TypeAlias = dict[str, Any]
-Endpoint: TypeAlias = Literal["plain", "users", "reject", "brief", "named", "hasty", "small", "flow"]
+Endpoint: TypeAlias = Literal["plain", "users", "reject", "brief", "named", "hasty", "small", "flow", "graph"]
 Resubmits: TypeAlias = Literal[
     "lastAssistantMessageIsCompleteWithToolCalls", "lastAssistantMessageIsCompleteWithApprovalResponses"
 ]
@@ -64,17 +66,19 @@ class View(msgspec.Struct, rename="camel"):
 
 
 class Server:
-    """The test server in a process of its own, on a free port of this machine."""
+    """A test server in a process of its own, on a free port of this machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, script: str = "backend.py") -> None:
         # It listens before the process is there, so that nobody has to wait until it is ready.
         with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
             self.port: int = listener.getsockname()[1]
             self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "backend.py", str(listener.fileno())],
+                [sys.executable, script, str(listener.fileno())],
                 cwd=HERE,
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
+                # The model of the graphs is there.
+                env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
             )
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=120)
 

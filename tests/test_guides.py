@@ -60,6 +60,30 @@ def test_the_apps_of_the_open_harness_guide_are_apps(tmp_path: Path) -> None:
         assert "'/api/chat'" in printed.stdout
 
 
+def test_the_quick_start_of_langgraph_works_word_by_word(tmp_path: Path) -> None:
+    guide = (GUIDES / "langgraph.md").read_text(encoding="utf-8")
+    for _, block in BLOCK.findall(guide):
+        if named := FILE.match(block):
+            (tmp_path / named[1]).write_text(block, encoding="utf-8")
+    install, serve, curl = [block.strip() for language, block in BLOCK.findall(guide) if language == "sh"][:3]
+    assert install == "pip install 'usechat[cli,langgraph]' langchain"
+    port = free_port()
+    with running([*USECHAT, *serve.split()[1:]], tmp_path, USECHAT_PORT=str(port)) as process:
+        assert f"http://127.0.0.1:{port}/api/chat" in process.first_line()
+        asked = shlex.split(curl.replace("8000", str(port)))
+        answers: list[str] = []
+        until(lambda: bool(answers.append(call(asked)) or answers[-1]), process)
+    [_, said, letter] = parts(answers[-1])
+    assert (said["text"], letter["type"], letter["state"]) == ("May I send this?", "tool-send", "approval-requested")
+    # The other programs of the guide stand on this one.
+    program = "from app import app; from kept import agent; print([route.path for route in app.routes], agent)"
+    printed = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    assert "'/api/chat'" in printed.stdout
+    assert "LangGraphAgent" in printed.stdout
+
+
 def test_the_program_of_the_agent_ops_guide_maps_the_turn_of_its_prompt(tmp_path: Path) -> None:
     guide = (GUIDES / "agent-ops.md").read_text(encoding="utf-8")
     [program] = [block for language, block in BLOCK.findall(guide) if language == "python" and "PromptTracker" in block]

@@ -100,7 +100,7 @@ def test_events_that_could_not_be_used_are_counted_on_stderr() -> None:
     [
         (
             ["openharness", "-"],
-            "There is no source 'openharness': the sources are open-harness, agent-ops, deep-agent.",
+            "There is no source 'openharness': the sources are open-harness, agent-ops, deep-agent, langgraph.",
         ),
         (["open-harness", "no-such-file"], "no-such-file cannot be read: No such file or directory."),
         (["open-harness", "-", "--option", "thoughts=true"], "There is no option 'thoughts': the options are send_"),
@@ -108,6 +108,7 @@ def test_events_that_could_not_be_used_are_counted_on_stderr() -> None:
         (["open-harness", "-", "--option", "sendReasoning=no"], "The option sendReasoning is true or false, not 'no'."),
         (["agent-ops", "-", "--option", "forward=chunk"], "'chunk' cannot be forwarded: what can is audit_log,"),
         (["deep-agent", "-", "--option", "sources=none"], "sources is one of data, standard, both, not 'none'."),
+        (["langgraph", "-", "--option", "subgraphs=true"], "The option subgraphs is data, lanes or off."),
         (
             ["open-harness", "-", "--option", "sendReasoning"],
             "The option 'sendReasoning' must have the form name=true or name=false.",

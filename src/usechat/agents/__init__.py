@@ -1,13 +1,18 @@
 """What runs: each file drives one kind of agent and hands on its events."""
 
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from usechat.agents.chat import Chat
+from msgspec import Struct
+
+from usechat.agents.chat import Approval, Chat
+from usechat.protocol.messages import UIMessage
+from usechat.protocol.requests import Trigger
 from usechat.protocol.writer import MessageWriter
 from usechat.sources import Mapper
 from usechat.turns.pump import Events, Unused
 
-__all__ = ["Agent", "CountsUnused", "ForgetsChats", "GivesWay", "StopsChats"]
+__all__ = ["Admits", "Agent", "Asked", "CountsUnused", "ForgetsChats", "GivesWay", "StopsChats"]
 
 _Event = TypeVar("_Event")
 
@@ -24,6 +29,30 @@ class Agent(Protocol[_Event]):
 
     def mapper(self, writer: MessageWriter) -> Mapper[_Event]:
         """Make the mapper of one turn."""
+        ...
+
+
+class Asked(Struct, frozen=True):
+    """What a turn is to be about, before it begins; `message` is the one to answer or to continue."""
+
+    chat_id: str
+    user: str | None
+    message: UIMessage
+    body: Mapping[str, Any]
+    approvals: Sequence[Approval] = ()
+    trigger: Trigger = "submit-message"
+
+
+@runtime_checkable
+class Admits(Protocol):
+    """An agent that looks at a request before its turn begins."""
+
+    async def admit(self, asked: Asked) -> None:
+        """Say whether the turn may begin; nothing is written yet.
+
+        Raises:
+            RequestError: it may not, and everything is left as it was: an approval can be answered again.
+        """
         ...
 
 

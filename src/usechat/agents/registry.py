@@ -5,6 +5,8 @@ from typing import Any, Final
 
 from usechat.agents import Agent
 from usechat.agents.deep_agent import DeepAgent, is_deep_agent
+from usechat.agents.deep_agents import DeepGraphAgent, is_deep_graph
+from usechat.agents.langgraph import LangGraphAgent, is_graph
 from usechat.agents.open_harness import OpenHarnessAgent, is_runtime
 from usechat.agents.plain import PlainAgent, is_plain
 from usechat.turns.threads import THREADS, Threads
@@ -23,6 +25,12 @@ def _inside(thing: Any, threads: Threads) -> Agent[Any] | None:
     return _as_it_is(getattr(thing, "agent", None), threads)
 
 
+def _graph(thing: Any, _threads: Threads) -> Agent[Any] | None:
+    if is_deep_graph(thing):
+        return DeepGraphAgent(thing)
+    return LangGraphAgent(thing) if is_graph(thing) else None
+
+
 def _runtime(thing: Any, _threads: Threads) -> Agent[Any] | None:
     return OpenHarnessAgent(thing) if is_runtime(thing) else None
 
@@ -38,6 +46,7 @@ def _plain(thing: Any, threads: Threads) -> Agent[Any] | None:
 KINDS: Final[tuple[Callable[[Any, Threads], Agent[Any] | None], ...]] = (
     _as_it_is,
     _inside,
+    _graph,
     _runtime,
     _deep_agent,
     _plain,
@@ -61,6 +70,7 @@ def agent_of(thing: object, threads: Threads = THREADS) -> Agent[Any]:
         return agent
     name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
     raise TypeError(
-        f"{name} is not an agent: give a function that takes the chat and yields text, a runtime, an object with "
-        "stream_with_events(messages, state, thread_id, abort), or one with events(chat) and mapper(writer)."
+        f"{name} is not an agent: give a function that takes the chat and yields text, a runtime, a compiled graph of "
+        "LangGraph, an object with stream_with_events(messages, state, thread_id, abort), or one with events(chat) and "
+        "mapper(writer)."
     )

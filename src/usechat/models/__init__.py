@@ -1,6 +1,7 @@
 """What the APIs of models take, made of the messages for a model: `await chat.model_messages()`."""
 
 from usechat.models.anthropic import to_anthropic
+from usechat.models.langchain import to_langchain
 from usechat.models.openai import to_openai
 
-__all__ = ["to_anthropic", "to_openai"]
+__all__ = ["to_anthropic", "to_langchain", "to_openai"]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from usechat.agents import Agent, CountsUnused, ForgetsChats, GivesWay, StopsChats
+from usechat.agents import Admits, Agent, Asked, CountsUnused, ForgetsChats, GivesWay, StopsChats
 from usechat.agents.chat import Chat, Request
 from usechat.agents.registry import agent_of
 from usechat.errors import RequestError, TailChangedError
@@ -314,6 +314,7 @@ class ChatOpening:
         history = self._chats.history
         for _ in range(_ATTEMPTS):
             admission = await history.admit(self._request, self.head.owner, self._writing)
+            await self._ask_agent(admission)
             try:
                 await history.begin(self.head, epoch, admission)
             except TailChangedError:
@@ -321,6 +322,12 @@ class ChatOpening:
                 continue
             return admission
         raise RequestError("The chat was changed at the same time. Try again.", status=409)
+
+    async def _ask_agent(self, admission: Admission) -> None:
+        agent, request = self._chats.agent, self._request
+        if isinstance(agent, Admits):
+            approvals, message = admission.approvals, admission.question
+            await agent.admit(Asked(request.id, self._user, message, request.extra, approvals, request.trigger))
 
     def _chat(self, turn: Turn) -> Chat:
         request, admission, chats = self._request, self._admission, self._chats

@@ -5,7 +5,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.writer import MessageWriter
-from usechat.sources import agent_ops_options, deep_agent_options, open_harness_options
+from usechat.sources import agent_ops_options, deep_agent_options, langgraph, open_harness_options
 from usechat.sources.agent_ops_log import AgentOpsLog
 from usechat.sources.deep_agent import DeepAgentMapper
 from usechat.sources.open_harness import OpenHarnessMapper
@@ -37,5 +37,6 @@ SOURCES: Final[dict[str, Source]] = {
     "open-harness": lambda writer, options: OpenHarnessMapper(writer, open_harness_options.read_options(options)),
     "agent-ops": lambda writer, options: AgentOpsLog(writer, agent_ops_options.read_options(options)),
     "deep-agent": lambda writer, options: DeepAgentMapper(writer, deep_agent_options.read_options(options)),
+    "langgraph": lambda writer, options: langgraph.LangGraphMapper(writer, langgraph.read_options(options)),
 }
 """The sources whose events a log can hold, by name; each raises ValueError for an option that it does not have."""

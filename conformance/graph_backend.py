@@ -1,0 +1,53 @@
+"""The test server of graphs: an agent that sends letters if it may, and looks at the weather without asking."""
+
+from collections import Counter
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from starlette.routing import BaseRoute
+
+from backend import serve
+from frameworks import HumanInTheLoopMiddleware, InMemorySaver, create_agent, tool
+from scripted_model import Reply, ScriptedModel, calls, says
+from usechat.protocol.clients import CLIENTS
+from usechat.server.chats import ChatSettings
+from usechat.server.endpoint import ChatEndpoint
+
+_sent = Counter[str]()
+
+
+@tool
+async def send(to: str) -> str:
+    """Send a letter; the result says how often it was sent."""
+    _sent[to] += 1
+    return f"sent {_sent[to]} time"
+
+
+@tool
+async def weather(city: str) -> dict[str, Any]:
+    """Look outside."""
+    return {"city": city, "celsius": 12}
+
+
+def _reply(messages: list[BaseMessage]) -> Reply:
+    last = messages[-1]
+    if last.type == "human":
+        to = str(last.content)
+        asks: Reply = [*says("May I?"), *calls("send", "send", {"to": to})]
+        return [*asks, *calls("look", "weather", {"city": to}, 1)] if to.startswith("both") else asks
+    results = [message.content for message in messages[-2:] if message.type == "tool" and message.name == "send"]
+    return says(f"I was told: {results[0]}")
+
+
+def _routes() -> list[BaseRoute]:
+    gate = HumanInTheLoopMiddleware({"send": {"allowed_decisions": ["approve", "edit", "reject"]}})
+    model = ScriptedModel(replies=_reply)
+    routes: list[BaseRoute] = []
+    for client in CLIENTS:
+        graph = create_agent(model, [send, weather], middleware=[gate], checkpointer=InMemorySaver())
+        routes += ChatEndpoint(graph, settings=ChatSettings(client=client)).routes(f"/{client}/graph")
+    return routes
+
+
+if __name__ == "__main__":
+    serve(_routes())

@@ -1,0 +1,26 @@
+"""The installed frameworks still stream what was recorded: what comes live is mapped as the golden files are."""
+
+from itertools import count
+
+import pytest
+
+from goldens import cases
+from graph_runs import RUNS, live_parts, renamed
+from usechat.protocol.codec import encode_chunk
+from usechat.protocol.writer import MessageWriter
+from usechat.sources.langgraph import LangGraphMapper, read_options
+from usechat.stream import map_events
+
+pytestmark = pytest.mark.anyio
+
+RECORDED = {case.name: case for case in cases("langgraph")}
+
+
+@pytest.mark.parametrize("name", RUNS)
+async def test_a_live_run_is_shown_as_the_recorded_one(name: str) -> None:
+    case = RECORDED[name]
+    numbers = count(1)
+    writer = MessageWriter("message-1", new_id=lambda: f"id-{next(numbers)}")
+    mapper = LangGraphMapper(writer, read_options(case.options))
+    chunks = [encode_chunk(chunk).decode() async for chunk in map_events(live_parts(name), mapper, writer)]
+    assert renamed("\n".join(chunks)).split("\n") == renamed(case.chunks.read_text("utf-8")).splitlines()

@@ -1,0 +1,145 @@
+"""What the driver of graphs does beside what a chat shows: graphs that are made, and turns that cannot go on."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+
+from driving import Control, new_chat, user
+from frameworks import START, InMemorySaver, MessagesState, StateGraph, create_agent, tool
+from graph_chats import GraphChat, heard
+from scripted_model import ScriptedModel, calls, says
+from usechat.agents.chat import Approval, Chat
+from usechat.agents.langgraph import LangGraphAgent
+from usechat.errors import AgentError
+from usechat.protocol.messages import UIMessage
+
+pytestmark = pytest.mark.anyio
+
+APPROVAL = Approval("a", "c1", "send", {}, approved=True)
+
+
+class Holding(Control):
+    """A turn that tells whether its idle clock is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = asyncio.Event()
+
+    @contextmanager
+    def hold(self) -> Generator[None, None, None]:
+        self.held.set()
+        yield
+        self.held.clear()
+
+
+def speaker(*words: str, checkpointer: Any = None) -> Any:
+    return create_agent(ScriptedModel(replies=[says(word) for word in words]), [], checkpointer=checkpointer)
+
+
+async def run(agent: LangGraphAgent, chat: Chat) -> int:
+    async with aclosing(agent.events(chat)) as parts:
+        return len([part async for part in parts])
+
+
+async def test_a_graph_is_made_with_the_first_turn_and_let_go_at_the_end() -> None:
+    happened: list[str] = []
+
+    @asynccontextmanager
+    async def make() -> AsyncGenerator[Any, None]:
+        happened.append("made")
+        yield speaker("one", "two", checkpointer=InMemorySaver())
+        happened.append("closed")
+
+    chat = GraphChat(LangGraphAgent(make))
+    assert happened == []
+    for _ in range(2):
+        await chat.say("Hello")
+    assert [message.text for message in await chat.messages()] == ["Hello", "one", "Hello", "two"]
+    await chat.endpoint.chats.drain(0)
+    assert happened == ["made", "closed"]
+
+
+async def test_a_chat_without_a_thread_has_nothing_to_forget() -> None:
+    chat = GraphChat(LangGraphAgent(speaker("one")))
+    await chat.say("Hello")
+    await chat.endpoint.chats.delete("chat", None)
+    assert await chat.messages() == []
+
+
+@pytest.mark.parametrize(
+    ("chat", "sentence"),
+    [
+        ({"approvals": [APPROVAL]}, "This answers no approval that is open."),
+        ({"continues": user("x")}, "This answers no tool call that is open."),
+    ],
+)
+async def test_a_turn_that_answers_nothing_ends_with_a_sentence(chat: dict[str, Any], sentence: str) -> None:
+    agent = LangGraphAgent(speaker(checkpointer=InMemorySaver()))
+    with pytest.raises(AgentError, match=sentence):
+        await run(agent, new_chat(user("Hello"), **chat))
+
+
+async def test_a_graph_without_a_checkpointer_has_no_approvals() -> None:
+    with pytest.raises(AgentError, match="A graph without a checkpointer cannot wait for approvals"):
+        await run(LangGraphAgent(speaker()), new_chat(user("Hello"), approvals=[APPROVAL]))
+
+
+async def test_only_a_message_of_the_user_is_answered() -> None:
+    said = UIMessage("a1", "assistant", [{"type": "text", "text": "Hi"}])
+    with pytest.raises(AgentError, match="There is no message to answer"):
+        await run(LangGraphAgent(speaker(checkpointer=InMemorySaver())), new_chat(said))
+
+
+async def test_a_thread_whose_checkpoints_are_gone_cannot_go_back() -> None:
+    saver = InMemorySaver()
+    agent = LangGraphAgent(speaker("one", checkpointer=saver))
+    await run(agent, new_chat(user("Hello")))
+    [checkpoints] = [kept for namespaces in saver.storage.values() for kept in namespaces.values()]
+    for checkpoint in list(checkpoints)[:-1]:
+        del checkpoints[checkpoint]
+    with pytest.raises(AgentError, match="The thread of this chat cannot go back before the message"):
+        await run(agent, new_chat(user("Hello again")))
+
+
+async def test_what_the_browser_did_not_answer_has_a_result_as_well() -> None:
+    asked = [*calls("c1", "locate", {}), *calls("c2", "locate", {}, 1)]
+    model = ScriptedModel(replies=[asked, says("I see.")])
+
+    async def node(state: Any) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node")
+    chat = GraphChat(graph.compile(checkpointer=InMemorySaver()))
+    await chat.say("Where am I?")
+    last = (await chat.messages())[-1]
+    last.parts[1] |= {"state": "output-error", "errorText": "No satellites."}
+    await chat.post(last)
+    assert heard(model)[-1][2:] == [
+        ("tool", "No satellites."),
+        ("tool", "This call has no result, since it was stopped."),
+    ]
+
+
+async def test_a_tool_may_be_silent_for_longer_than_a_model() -> None:
+    held: list[bool] = []
+    control = Holding()
+
+    @tool
+    async def work() -> str:
+        """Work until somebody has seen that."""
+        async with asyncio.timeout(60):
+            await control.held.wait()
+        return "done"
+
+    reply = [*calls("c1", "work", {}), *calls("c2", "work", {}, 1)]
+
+    def speak(messages: list[Any]) -> Any:
+        held.append(control.held.is_set())
+        return says("Done.") if messages[-1].type == "tool" else reply
+
+    agent = LangGraphAgent(create_agent(ScriptedModel(replies=speak), [work]))
+    await run(agent, new_chat(user("Go"), control=control))
+    assert (held, control.held.is_set()) == ([False, False], False)
