@@ -67,6 +67,9 @@ def test_the_component_of_the_guide_talks_to_a_session(chromium: Chromium, tmp_p
 
         ask("fail Overloaded")
         assert tab.wait_for("[role=alert]") == "Overloaded"
+        tab.fill("input", " ")
+        tab.press("input", "Enter")
+        tab.wait_for("[role=alert]:text-is('The message has neither text nor files.')")
         tab.close()
         types, _ = checking.communicate()
         assert (checking.returncode, types.decode()) == (0, "")

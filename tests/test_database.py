@@ -256,7 +256,7 @@ def test_another_url_is_refused_without_repeating_its_password(url: str):
     with pytest.raises(ValueError, match="must be one of SQLite") as caught:
         Database(url)
     assert (str(caught.value), caught.value.__cause__) == (
-        "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///chats.db or postgresql://host/chats.",
+        "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///name.db or postgresql://host/name.",
         None,
     )
 

@@ -28,6 +28,7 @@ DIRECTORY = "sqlite:///sessions.db"
 REQUIRED = ("--upstream", "ws://localhost:8787", "--directory", DIRECTORY)
 JWTS = ("--audience", "chat", "--issuer", "https://id.example")
 NOTHING_ELSE = "The address of the upstream may have a host, a port and a path, and nothing else."
+EMPTY = "The token of --upstream-token, or of USECHAT_UPSTREAM_TOKEN, is empty: the upstream would get each user's own."
 BIND = "(while attempting to bind on address ('192.0.2.1', 8000))"
 ON = {"ENABLE_AI_SDK_ADAPTER": "true"}
 
@@ -245,6 +246,11 @@ async def until_line(lines: AsyncIterator[str], wanted: str) -> None:
             ["--upstream-token", "two words"],
             "The upstream's token holds what no header can carry, such as a space or a line break.",
         ),
+        (["--upstream-token="], EMPTY),
+        (
+            ["--directory", "sqlite://sessions.db"],
+            "The file of SQLite comes after three slashes, as in sqlite:///name.db.",
+        ),
         (["--directory", "sqlite:///none.db"], "There is no file none.db: usechat sessions init makes it."),
         (
             ["--directory", "sqlite://"],
@@ -252,11 +258,11 @@ async def until_line(lines: AsyncIterator[str], wanted: str) -> None:
         ),
         (
             ["--directory", "mysql://x"],
-            "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///chats.db or "
-            "postgresql://host/chats.",
+            "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///name.db or "
+            "postgresql://host/name.",
         ),
         (["--directory", "sqlite:///jwks.json"], "The directory in jwks.json cannot be used: file is not a database."),
-        (["--path", "sessions"], "'sessions' is not a path such as /api/chat."),
+        (["--path", "sessions"], "'sessions' is not a path such as /api/name."),
         (
             ["--cors", "localhost"],
             "'localhost' is not an origin such as https://chat.example or http://localhost:3000.",
@@ -278,6 +284,10 @@ def test_what_cannot_be_served_gives_one_sentence_and_exit_2(
     assert err == f"{sentence.format('ws://localhost:8787', BIND)}\n"
 
 
+def test_a_token_that_is_empty_in_the_environment_is_refused(usechat: Run) -> None:
+    assert usechat("gateway", *REQUIRED, USECHAT_UPSTREAM_TOKEN="") == (2, "", f"{EMPTY}\n")
+
+
 @pytest.mark.usefixtures("token")
 def test_a_frame_that_cannot_be_forwarded_is_refused(usechat: Run) -> None:
     refused = usechat("gateway", *REQUIRED, "--forward", "secrets")
@@ -295,7 +305,11 @@ def test_a_port_that_is_taken_is_told(usechat: Run) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("idle", "0"), ("keep-alive", "0"), ("linger", "-1"), ("patience", "0"), ("queue", "-1"), ("client", "v4")],
+    [
+        *[("idle", "0"), ("keep-alive", "0"), ("linger", "-1"), ("patience", "0"), ("queue", "-1"), ("client", "v4")],
+        *[("idle", "nan"), ("keep-alive", "inf"), ("linger", "inf"), ("patience", "nan"), ("queue", "86401")],
+        *[("grace", "-1"), ("grace", "inf"), ("grace", "nan"), ("grace", "86401")],
+    ],
 )
 def test_a_wrong_value_is_refused_with_the_names_of_its_flag_and_variable(
     usechat: Run, option: str, value: str

@@ -291,15 +291,15 @@ def test_an_app_of_ones_own_is_served_as_it_is_at_any_address(folder: Path) -> N
             "Without authentication an agent is served to this computer only, not at 0.0.0.0: serve an app of your own "
             "instead, made by create_app(agent, authenticate=...).",
         ),
-        (["agents:agent", "--path", "chat"], "'chat' is not a path such as /api/chat."),
+        (["agents:agent", "--path", "chat"], "'chat' is not a path such as /api/name."),
         (
             ["agents:agent", "--cors", "localhost"],
             "'localhost' is not an origin such as https://chat.example or http://localhost:3000.",
         ),
         (
             ["agents:agent", "--history", "mysql://x"],
-            "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///chats.db or "
-            "postgresql://host/chats.",
+            "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///name.db or "
+            "postgresql://host/name.",
         ),
         (
             ["agents:agent", "--history", "sqlite:///no/such/folder/chats.db"],
@@ -318,7 +318,8 @@ def test_what_cannot_be_served_gives_one_sentence_and_exit_2(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("store", "redis://localhost"), ("client", "v4"), ("port", "70000"), ("grace", "-1")]
+    ("option", "value"),
+    [("store", "redis://localhost"), ("client", "v4"), ("port", "70000"), ("grace", "-1"), ("grace", "inf")],
 )
 def test_a_wrong_value_is_refused_with_the_names_of_its_flag_and_variable(
     refuse: Refuse, option: str, value: str

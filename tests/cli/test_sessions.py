@@ -181,7 +181,8 @@ def test_a_token_expires_when_it_should(ready: Run) -> None:
 NO_FILE = "There is no file {}: usechat sessions init makes it."
 UNUSABLE = "The directory in {} cannot be used: {}."
 IN_MEMORY = "A directory in memory is gone when the command ends: name a file, as sqlite:///sessions.db."
-URLS = "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///chats.db or postgresql://host/chats."
+URLS = "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///name.db or postgresql://host/name."
+SLASHES = "The file of SQLite comes after three slashes, as in sqlite:///name.db."
 NOT_THERE = {
     ("add-user", "ada", "sqlite:///sesions.db"): NO_FILE.format("sesions.db"),
     ("token", "ada", "sqlite+aiosqlite:///none/sessions.db"): NO_FILE.format("none/sessions.db"),
@@ -189,6 +190,8 @@ NOT_THERE = {
     ("init", "sqlite:///text.db"): UNUSABLE.format("text.db", "file is not a database"),
     ("init", "sqlite://"): IN_MEMORY,
     ("init", "sqlite:///:memory:"): IN_MEMORY,
+    ("init", "sqlite://sessions.db"): SLASHES,
+    ("init", "sqlite+aiosqlite://:secret@/sessions.db"): SLASHES,
     ("init", "mysql://ada:secret@host/sessions"): URLS,
     ("init", "sessions.db"): URLS,
 }

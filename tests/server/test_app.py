@@ -250,9 +250,9 @@ async def test_an_app_without_grace_leaves_signals_alone() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: create_app(echo, path="chat"), "'chat' is not a path such as /api/chat."),
-        (lambda: create_app(echo, path="/"), "'/' is not a path such as /api/chat."),
-        (lambda: create_app(echo, path="/{x}"), "'/{x}' is not a path such as /api/chat."),
+        (lambda: create_app(echo, path="chat"), "'chat' is not a path such as /api/name."),
+        (lambda: create_app(echo, path="/"), "'/' is not a path such as /api/name."),
+        (lambda: create_app(echo, path="/{x}"), "'/{x}' is not a path such as /api/name."),
         (lambda: create_app(echo, cors=["x"]), "'x' is not an origin such as https://chat.example"),
         (lambda: create_app(echo, allowed_hosts=["a:1"]), "'a:1' is not a host such as chat.example"),
         (lambda: create_app(echo, cors=["*"], cors_credentials=True), "CORS with credentials needs a list of origins"),

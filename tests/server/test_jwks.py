@@ -74,13 +74,13 @@ K1 = signed(claims(), kid="k1")
 K2 = signed(claims(sub="bob"), STRANGER, kid="k2")
 
 
-async def status(authenticate: JwtAuth, token: str) -> tuple[int, str]:
+async def status(authenticate: JwtAuth, token: str) -> tuple[int, str, int | None]:
     with pytest.raises(RequestError) as caught:
         await authenticate(bearer(token))
-    return caught.value.status, str(caught.value)
+    return caught.value.status, str(caught.value), caught.value.retry_after
 
 
-UNAVAILABLE = (503, "Who you are cannot be checked at the moment.")
+UNAVAILABLE = (503, "Who you are cannot be checked at the moment.", 15)
 
 
 async def test_published_keys_are_fetched_once_and_kept(provider: Provider):

@@ -1,12 +1,13 @@
 """`usechat gateway`: the sessions of Agent Ops at an address."""
 
+import os
 from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from usechat.cli.refusal import refuse
 from usechat.cli.settings import GatewayCommand
-from usechat.cli.shared_options import Client, Cors, Directory, Grace, Host, LogFormat, Port
+from usechat.cli.shared_options import Client, Cors, Directory, Grace, Host, LogFormat, Port, check_seconds
 from usechat.errors import UsechatError
 from usechat.server.sessions.settings import GatewaySettings
 from usechat.sources.agent_ops_options import AgentOpsOptions
@@ -15,6 +16,7 @@ __all__ = ["gateway"]
 
 _COMMAND: Final = GatewayCommand(upstream="", directory="")
 _DEFAULT: Final = GatewaySettings()
+_VARIABLE: Final = "USECHAT_UPSTREAM_TOKEN"
 
 _Upstream: TypeAlias = Annotated[
     str,
@@ -25,9 +27,9 @@ _Upstream: TypeAlias = Annotated[
     ),
 ]
 _UpstreamToken: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Option(
-        envvar="USECHAT_UPSTREAM_TOKEN",
+        envvar=_VARIABLE,
         metavar="TOKEN",
         help="The gateway's own token for the upstream, in place of each user's. Better set in the environment: "
         "everybody on the computer can see the options of a command.",
@@ -35,27 +37,48 @@ _UpstreamToken: TypeAlias = Annotated[
 ]
 _Path: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_PATH", help="The path of the sessions.")]
 _Idle: TypeAlias = Annotated[
-    float, typer.Option(envvar="USECHAT_IDLE", min=1, help="Seconds without a frame after which a turn is aborted.")
+    float,
+    typer.Option(
+        envvar="USECHAT_IDLE",
+        min=1,
+        callback=check_seconds,
+        help="Seconds without a frame after which a turn is aborted.",
+    ),
 ]
 _KeepAlive: TypeAlias = Annotated[
-    float, typer.Option(envvar="USECHAT_KEEP_ALIVE", min=1, help="Seconds of silence before a stream gets a comment.")
+    float,
+    typer.Option(
+        envvar="USECHAT_KEEP_ALIVE",
+        min=1,
+        callback=check_seconds,
+        help="Seconds of silence before a stream gets a comment.",
+    ),
 ]
 _Linger: TypeAlias = Annotated[
     float,
-    typer.Option(envvar="USECHAT_LINGER", min=0, help="Seconds for which a turn goes on that nobody reads any more."),
+    typer.Option(
+        envvar="USECHAT_LINGER",
+        min=0,
+        callback=check_seconds,
+        help="Seconds for which a turn goes on that nobody reads any more.",
+    ),
 ]
 _Patience: TypeAlias = Annotated[
     float,
     typer.Option(
         envvar="USECHAT_PATIENCE",
         min=1,
+        callback=check_seconds,
         help="Seconds for which a client that is far behind may take nothing, before its stream is closed.",
     ),
 ]
 _Queue: TypeAlias = Annotated[
     float,
     typer.Option(
-        envvar="USECHAT_QUEUE", min=0, help="Seconds for which a message waits for the one before it in its chat."
+        envvar="USECHAT_QUEUE",
+        min=0,
+        callback=check_seconds,
+        help="Seconds for which a message waits for the one before it in its chat.",
     ),
 ]
 _Forward: TypeAlias = Annotated[
@@ -94,7 +117,7 @@ def gateway(
     *,
     upstream: _Upstream,
     directory: Directory,
-    upstream_token: _UpstreamToken = "",
+    upstream_token: _UpstreamToken = None,
     host: Host = _COMMAND.host,
     port: Port = _COMMAND.port,
     path: _Path = _COMMAND.path,
@@ -118,6 +141,9 @@ def gateway(
 
     Each option can be set in the environment, as USECHAT_<NAME>.
     """
+    # A variable that is set to nothing counts as none for typer.
+    if not (os.environ.get(_VARIABLE, "-") if upstream_token is None else upstream_token):
+        refuse(f"The token of --upstream-token, or of {_VARIABLE}, is empty: the upstream would get each user's own.")
     try:
         command = GatewayCommand(
             upstream=upstream,
@@ -132,7 +158,7 @@ def gateway(
             grace=grace,
             log_format=log_format,
             gateway=GatewaySettings(
-                upstream_token=upstream_token or None,
+                upstream_token=upstream_token,
                 options=AgentOpsOptions(forward=frozenset(forward), transient_status=transient_status),
                 client=client,
                 event_names=event_names,

@@ -33,7 +33,7 @@ class Database:
         """Take a URL such as `sqlite://` (in memory), `sqlite:///chats.db` or `postgresql://user@host/chats`.
 
         Raises:
-            ValueError: The URL is not one of SQLite or PostgreSQL.
+            ValueError: The URL is not one of SQLite or PostgreSQL, or names no file where it should.
             ImportError: The driver's package is not installed.
         """
         self._backend = _make_backend(url)
@@ -70,7 +70,7 @@ def _make_backend(url: str) -> _Backend:
     except (ArgumentError, KeyError, ValueError):
         # The URL may hold a password, so neither it nor the error that repeats it is shown.
         raise ValueError(
-            "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///chats.db or postgresql://host/chats."
+            "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///name.db or postgresql://host/name."
         ) from None
     return make(read)
 
@@ -85,6 +85,8 @@ def _make_postgres(url: URL) -> _Backend:
 
 
 def _make_sqlite(url: URL) -> _Backend:
+    if url.host or url.port or url.username or url.password:
+        raise ValueError("The file of SQLite comes after three slashes, as in sqlite:///name.db.")
     backend = SqliteMemory if url.database in (None, "", ":memory:") else SqliteFile
     return backend(url.set(drivername="sqlite"))
 

@@ -149,7 +149,7 @@ def check_path(path: str) -> None:
         ValueError: It cannot.
     """
     if not _PATH.fullmatch(path):
-        raise ValueError(f"{path!r} is not a path such as /api/chat.")
+        raise ValueError(f"{path!r} is not a path such as /api/name.")
 
 
 def _routes(chats: Chats, path: str) -> list[Route]:

@@ -53,7 +53,7 @@ _ALGORITHMS: Final = _PUBLIC_KEY_ALGORITHMS | {"HS256"}
 
 _HOOK_SECONDS: Final = 8.0
 _THREADS: Final = Threads(32)
-_RETRY_SECONDS: Final = 15.0
+_RETRY_SECONDS: Final = 15
 _UNKNOWN_KEY_SECONDS: Final = 60.0
 # A provider that is away for a while signs nobody out, but a key that it withdrew is not believed for ever.
 _STALE_SECONDS: Final = 3600.0
@@ -244,7 +244,8 @@ class JwksUrl:
                 if self._is_due(kid):
                     await self._fetch()
         if self._clock() - self._fetched > _STALE_SECONDS:
-            raise RequestError("Who you are cannot be checked at the moment.", status=503)
+            sentence = "Who you are cannot be checked at the moment."
+            raise RequestError(sentence, status=503, retry_after=_RETRY_SECONDS)
         return self._known(kid)
 
     def _known(self, kid: str | None) -> PyJWK | None:

@@ -17,7 +17,9 @@ class GatewayMetrics(Metrics):
     def __init__(self) -> None:
         super().__init__()
         registry = self.registry
-        self._requests = Counter("adapter_requests", "Streams that were asked for.", registry=registry)
+        self._requests = Counter(
+            "adapter_requests", "Streams that began; those that are resumed do not count.", registry=registry
+        )
         self._errors = Counter("adapter_request_errors", "Streams that ended with an error.", registry=registry)
         self._ttfb = Histogram(
             "adapter_latency_ttfb_seconds",
