@@ -6,12 +6,14 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
+from usechat.agents import Agent
 from usechat.agents.chat import Approval, Chat
+from usechat.agents.deep_agents import DeepGraphAgent
+from usechat.agents.langgraph import is_graph
 from usechat.agents.paced import paced
 from usechat.protocol.writer import MessageWriter
 from usechat.sources import Mapper
@@ -45,36 +47,33 @@ class Run(Struct, frozen=True):
     max_steps: int | None = None
 
 
-Driver: TypeAlias = Callable[[Chat, Run], AsyncIterator[Event]]
-
-
 def is_deep_agent(thing: object) -> bool:
     """Whether this streams DeepAgent events itself."""
     return callable(getattr(thing, "stream_with_events", None)) and not isinstance(thing, type)
 
 
-def driver_of(agent: object) -> Driver:
-    """What runs this agent for one turn and gives its DeepAgent events: the one place that knows the kinds.
-
-    Raises:
-        TypeError: nothing here can run it.
-    """
-    if is_deep_agent(agent):
-        return partial(_stream, agent)
-    name = agent.__name__ if isinstance(agent, type) else type(agent).__name__
-    raise TypeError(f"{name} is no DeepAgent: it has no stream_with_events(messages=, state=, thread_id=, abort=).")
+def _check(agent: object) -> None:
+    if not is_deep_agent(agent):
+        name = agent.__name__ if isinstance(agent, type) else type(agent).__name__
+        raise TypeError(
+            f"{name} is no DeepAgent: it is no graph of LangGraph, and has no "
+            "stream_with_events(messages=, state=, thread_id=, abort=)."
+        )
 
 
 class DeepAgent:
-    """Serves an agent that yields DeepAgent events.
+    """Serves an agent that yields DeepAgent events, or a graph of deepagents, from whose runs they are derived.
 
     `events`, `sources` and `batch` say what a page is shown (`DeepAgentOptions`, which `options` gives as a whole).
     With `throttle`, of each kind of side events at most one is shown in so many seconds, and always the last.
     `mapper` makes the mapper of a turn from its writer, in place of a `DeepAgentMapper`. `initial_state` and
-    `thread_id` are functions of the chat, or values of which every turn gets a copy. `max_steps` is handed on.
+    `thread_id` are functions of the chat, or values of which every turn gets a copy. `max_steps` is handed on. These
+    three are not for graphs, whose threads are those of their chats; there, `mapper` is that of the side events.
+
+    `serving` is the agent to serve: this one, or the one that drives the graph.
 
     Raises:
-        TypeError: it is no agent of that kind.
+        TypeError: it is no agent of that kind, or a graph is given what is not for graphs.
         ValueError: an option has a value that it cannot have.
     """
 
@@ -94,8 +93,15 @@ class DeepAgent:
     ) -> None:
         if throttle is not None and not 0 < throttle < 3600:
             raise ValueError(f"throttle is a number of seconds, not {throttle!r:.60}.")
-        self._drive = driver_of(agent)
         self._options = options or DeepAgentOptions(events=events, sources=sources, batch=batch)
+        self.serving: Agent[Any] = self
+        if is_graph(agent):
+            if (initial_state, thread_id, max_steps) != (None, None, None):
+                raise TypeError("A graph has its own state and threads: leave out initial_state, thread_id, max_steps.")
+            self.serving = DeepGraphAgent(agent, options=self._options, throttle=throttle, side_events=mapper)
+        else:
+            _check(agent)
+        self._agent = agent
         self._throttle = throttle
         self._mapper = mapper
         self._initial_state = initial_state
@@ -112,7 +118,7 @@ class DeepAgent:
             DeepAgentError: the run failed, or the exception that it failed with.
         """
         run = Run(await _value(self._initial_state, chat), await _value(self._thread_id, chat), self._max_steps)
-        events = _to_its_end(self._drive(chat, run))
+        events = _to_its_end(_stream(self._agent, chat, run))
         batches = self._mapper is None and self._options.together > 1
         if self._throttle is not None or batches:
             events = paced(events, self._throttle, batches=batches)

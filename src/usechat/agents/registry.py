@@ -35,6 +35,10 @@ def _runtime(thing: Any, _threads: Threads) -> Agent[Any] | None:
     return OpenHarnessAgent(thing) if is_runtime(thing) else None
 
 
+def _wrapped(thing: Any, _threads: Threads) -> Agent[Any] | None:
+    return thing.serving if isinstance(thing, DeepAgent) else None
+
+
 def _deep_agent(thing: Any, _threads: Threads) -> Agent[Any] | None:
     return DeepAgent(thing) if is_deep_agent(thing) else None
 
@@ -44,6 +48,7 @@ def _plain(thing: Any, threads: Threads) -> Agent[Any] | None:
 
 
 KINDS: Final[tuple[Callable[[Any, Threads], Agent[Any] | None], ...]] = (
+    _wrapped,
     _as_it_is,
     _inside,
     _graph,

@@ -13,6 +13,7 @@ from msgspec import Raw, structs
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from usechat.agents import Agent
 from usechat.agents.chat import Chat
 from usechat.agents.chat import Request as CameWith
 from usechat.agents.deep_agent import DeepAgent, MapperMaker
@@ -88,7 +89,7 @@ def elements_route(
             initial_state=await _for_request(chats, initial_state, request),
             thread_id=await _for_request(chats, thread_id, request),
         )
-        opening = _Opening(chats, asked, VisibleHeaders(request.scope["headers"]), served, generate_id)
+        opening = _Opening(chats, asked, VisibleHeaders(request.scope["headers"]), served.serving, generate_id)
         return TurnResponse(await chats.open(opening), _STREAM, chats.metrics)
 
     def refused(error: RequestError) -> Response:
@@ -111,7 +112,7 @@ class _Opening(ChatOpening):
         chats: Chats,
         request: ChatRequest,
         headers: Mapping[str, str],
-        agent: DeepAgent,
+        agent: Agent[Any],
         generate_id: Callable[[], str] | None,
     ) -> None:
         super().__init__(chats, request, None, CameWith(request.extra, headers))
