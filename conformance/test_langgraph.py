@@ -28,7 +28,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def browser(server: Server) -> Iterator[Browser]:
-    browser = Browser(server)
+    browser = Browser(server.port)
     yield browser
     browser.close()
 

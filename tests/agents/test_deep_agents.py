@@ -9,6 +9,7 @@ from langchain_core.messages import BaseMessage
 from frameworks import InMemorySaver, LocalShellBackend, TodoListMiddleware, create_agent, create_deep_agent
 from graph_chats import GraphChat, heard
 from scripted_model import Reply, ScriptedModel, calls, says
+from usechat.agents.deep_agent import DeepAgent
 from usechat.agents.deep_agents import DeepGraphAgent, is_deep_graph
 from usechat.agents.langgraph import LangGraphAgent
 from usechat.agents.registry import agent_of
@@ -33,7 +34,16 @@ async def events_of(agent: object, *, said: str = "Go") -> list[tuple[str, Any]]
     chunks = await GraphChat(agent).say(said)
     left_out = ("data-subgraph", "data-checkpoint-saved", "data-checkpoint-loaded")
     shown = [chunk for chunk in chunks if chunk["type"].startswith("data-") and chunk["type"] not in left_out]
-    return [(chunk["type"].removeprefix("data-"), chunk["data"]) for chunk in shown]
+    called = {chunk["toolCallId"] for chunk in chunks if "toolCallId" in chunk}
+    return [(chunk["type"].removeprefix("data-"), _as_the_model_calls_it(chunk["data"], called)) for chunk in shown]
+
+
+def _as_the_model_calls_it(data: dict[str, Any], called: set[str]) -> dict[str, Any]:
+    """The data of an event; where the model gives several calls the id c1, the stream has an id for each."""
+    if "toolCallId" not in data:
+        return data
+    assert data["toolCallId"] in called
+    return {**data, "toolCallId": data["toolCallId"] if len(data["toolCallId"]) == 2 else "c1"}
 
 
 async def test_a_deep_agent_is_recognised(tmp_path: Path) -> None:
@@ -202,3 +212,25 @@ async def test_a_message_to_a_deep_agent_is_answered_again(tmp_path: Path) -> No
     await chat.post((await chat.messages())[2], "regenerate-message")
     assert heard(model)[-1][-3:] == [("human", "First"), ("ai", "one"), ("human", "Second")]
     assert [message.text for message in await chat.messages()] == ["First", "one", "Second", "three"]
+
+
+WRITES = (("write_file", {"file_path": "/b.txt", "content": "now"}),)
+
+
+@pytest.mark.parametrize("options", [{"events": {"file-written"}}, {"events": {"file-written"}, "throttle": 0.01}])
+async def test_a_page_is_shown_what_was_chosen(tmp_path: Path, options: dict[str, Any]) -> None:
+    graph = deep_agent(ScriptedModel(replies=[at_once(*WRITES), says("Done.")]), tmp_path)
+    written = {"path": "/b.txt", "content": "now", "toolCallId": "c1"}
+    assert await events_of(DeepAgent(graph, **options)) == [("file-written", written)]
+
+
+async def test_several_events_are_shown_in_one_part(tmp_path: Path) -> None:
+    graph = deep_agent(ScriptedModel(replies=[at_once(*WRITES), says("Done.")]), tmp_path)
+    chunks = await GraphChat(DeepAgent(graph, batch=True)).say("Go")
+    assert any(chunk["type"] == "data-file-written" or "file-written" in str(chunk.get("data")) for chunk in chunks)
+
+
+def test_what_is_not_for_graphs_is_refused(tmp_path: Path) -> None:
+    graph = deep_agent(ScriptedModel(replies=[]), tmp_path)
+    with pytest.raises(TypeError, match="A graph has its own state and threads"):
+        DeepAgent(graph, thread_id="t")

@@ -32,9 +32,9 @@ def is_deep_graph(thing: object) -> bool:
 class DeepGraphAgent(LangGraphAgent):
     """Drives a graph of `create_deep_agent` as any other, and shows the DeepAgent events that follow from its stream.
 
-    `options` say which of these events a page is shown and how, and with `throttle`, at most one of a kind is shown in so
-    many seconds, and always the last. `side_events` makes another mapper of them, which writes to the same message; it
-    is given no others. `tools` are the names of the tools that they are derived from, where the agent calls them
+    `options` say which of these events a page is shown and how, and with `throttle`, at most one of a kind is shown in
+    so many seconds, and always the last. `side_events` makes another mapper of them, which writes to the same message;
+    it is given no others. `tools` are the names of the tools that they are derived from, where the agent calls them
     otherwise than deepagents does: `{"execute": "shell"}`. Everything else is as for `LangGraphAgent`.
     """
 
