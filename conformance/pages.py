@@ -15,6 +15,7 @@ from usechat.protocol.clients import ClientName
 __all__ = [
     "Browser",
     "Endpoint",
+    "Kit",
     "Message",
     "Page",
     "Resubmits",
@@ -39,8 +40,21 @@ class Exchange(msgspec.Struct):
 
     method: str
     path: str
+    query: str = ""
     status: int | None = None
     turn: str | None = None
+
+
+class Kit(msgspec.Struct):
+    """The module of `usechat react`, in a page whose wire is cut after so many bytes of its streams, one after another.
+
+    A hook may render in StrictMode, and may resume by itself.
+    """
+
+    kit: str
+    cuts: list[int] = []
+    strict: bool = False
+    resume: bool = False
 
 
 class View(msgspec.Struct, rename="camel"):
@@ -129,6 +143,7 @@ class Browser(Node):
         last_only: bool = False,
         hook: str | None = None,
         own_chat: bool = False,
+        kit: Kit | None = None,
     ) -> "Page":
         """Open a page of this client; with `hook`, of `useChat` in that release of @ai-sdk/react."""
         number: int = self.ask(
@@ -143,6 +158,7 @@ class Browser(Node):
             lastOnly=last_only,
             hook=hook,
             ownChat=own_chat,
+            **(msgspec.structs.asdict(kit) if kit else {}),
         )
         page = Page(self, number)
         self._open.append(page)
@@ -236,6 +252,7 @@ class Visit:
         last_only: bool = False,
         hook: str | None = None,
         own_chat: bool = False,
+        kit: Kit | None = None,
     ) -> Page:
         """Open the chat in a new tab, with these messages; a `hook` may be given a chat object of the page's own."""
         return self._browser.open(
@@ -248,6 +265,7 @@ class Visit:
             last_only=last_only,
             hook=hook,
             own_chat=own_chat,
+            kit=kit,
         )
 
     def kept(self, token: str | None = None) -> list[Message]:
