@@ -96,10 +96,17 @@ async def _unhurried(chat: Chat) -> _Events:
     async for event in _everything(chat):
         yield event
         await asyncio.sleep(0.001)
-    for number in range(30):
+    for number in range(15):
         yield f"{number} Wörter, "
         await asyncio.sleep(0.001)
-    yield "a long one: " + "☃ " * 5_000
+    yield "a long one: " + "☃ " * 500
+
+
+async def _unhurried_and_hold(chat: Chat) -> _Events:
+    async for event in _unhurried(chat):
+        yield event
+    await hold(chat.id)
+    yield "The end."
 
 
 async def _failure(chat: Chat) -> _Events:
@@ -201,6 +208,7 @@ async def _long(chat: Chat) -> _Events:
 _SCRIPTS: Final[dict[str, Callable[[Chat], _Events]]] = {
     "everything": _everything,
     "unhurried": _unhurried,
+    "unhurried and hold": _unhurried_and_hold,
     "failure": _failure,
     "hold": _hold_in_the_middle,
     "hold everywhere": _hold_everywhere,

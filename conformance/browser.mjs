@@ -78,7 +78,7 @@ class WatchedState extends Watched {
 
 /** The wire between one page and the server, which can be cut in the middle of a response.
 
-    Of `cuts` each stream takes the next: after so many bytes of its body the wire is cut. */
+    Of `cuts` each stream takes the next: after so many bytes of its body, or before its head ends, the wire is cut. */
 class Wire {
   #sockets = new Set();
   #server;
@@ -202,16 +202,12 @@ class Page {
     this.#wire = new Wire(cuts);
     const api = `http://127.0.0.1:${await this.#wire.lay(port)}${path}`;
     const fetch = (url, init) => this.#fetch(url, init);
+    this.transport = kit
+      ? new (await import(kit)).UsechatTransport({ api, headers, fetch })
+      : new ai.DefaultChatTransport({ api, headers, fetch, prepareSendMessagesRequest: lastOnly ? withLastOnly : undefined });
     const options = {
       id: chat,
-      transport: kit
-        ? new (await import(kit)).UsechatTransport({ api, headers, fetch })
-        : new ai.DefaultChatTransport({
-            api,
-            headers,
-            fetch,
-            prepareSendMessagesRequest: lastOnly ? withLastOnly : undefined,
-          }),
+      transport: this.transport,
       sendAutomaticallyWhen: resubmits ? ai[resubmits] : undefined,
       onData: part => void this.#data.push(json(part)),
       onToolCall: ({ toolCall }) => void this.#toolCalls.push(toolCall.toolCallId),
@@ -310,6 +306,8 @@ const operations = {
   act: ({ page, method, args }) => pages[page].act(method, args),
   until: ({ page, seen }) => pages[page].until(seen),
   look: ({ page }) => pages[page].look(),
+  /** Asks the page's transport. */
+  ask: ({ page, method, args }) => pages[page].transport[method](...args),
   done: ({ page }) => pages[page].done().then(() => pages[page].look()),
   settle: ({ page }) => pages[page].settle().then(() => pages[page].look()),
   cut: ({ page }) => pages[page].cut(),

@@ -205,6 +205,10 @@ class Page:
         self._ask("cut")
         return self
 
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """What the page's transport answers."""
+        return self._ask("ask", method=method, args=arguments)
+
     def look(self) -> View:
         return msgspec.convert(self._ask("look"), View)
 

@@ -131,18 +131,20 @@ class Answer {
   async connect(): Promise<Response | Message | null> {
     const patience = () => this.alive + PATIENCE - Date.now();
     for (;;) {
-      const pause = this.attempts++ && Math.min(50 * 2 ** this.attempts, 5_000) * (0.5 + Math.random() / 2);
+      const pause = this.attempts && Math.min(100 * 2 ** this.attempts, 5_000) * (0.5 + Math.random() / 2);
       await new Promise<void>((resolve) => setTimeout((this.interrupt = resolve), Math.min(pause, patience())));
       this.left.signal.throwIfAborted();
+      this.attempts++;
       const bound = new AbortController();
+      const init = { signal: bound.signal };
       const timer = setTimeout((this.interrupt = () => bound.abort()), Math.max(1_000, patience()));
       try {
-        const response = await this.request(this.last ? `/stream?after=${this.last}` : "/stream", bound);
+        const response = await this.request(this.last ? `/stream?after=${this.last}` : "/stream", init);
         if (response.status === 200 && (!this.last || turnOf(response) === this.turn)) return this.opened(response);
         void response.body?.cancel().catch(() => {});
         if (this.turn === null) return null;
         // The turn has ended and the server has forgotten its chunks, but what it said is the last message.
-        const [message]: Message[] = await (await this.request("/messages?limit=1", bound)).json();
+        const [message]: Message[] = await (await this.request("/messages?limit=1", init)).json();
         const begun = this.shown.find(({ type }) => type === "start")?.["messageId"] ?? message?.id;
         if (message?.role === "assistant" && message.id === begun) return message;
         throw new Refusal("The answer was cut off, and the server has no more of it. Please ask again.");
@@ -238,8 +240,7 @@ function* rest(message: Message, before: Piece[], shown: Piece[]): Generator<Pie
       const call = { ...part, ...name, providerMetadata: callProviderMetadata };
       if (had?.isOpen !== false) yield { ...call, type: "tool-input-available" };
       if (!had && approval) yield { ...call, type: "tool-approval-request", approvalId: (approval as Message).id };
-      const result = { ...part, ...name, providerMetadata: resultProviderMetadata };
-      if (state.startsWith("output-")) yield { ...result, type: `tool-${state}` };
+      if (/^output-/.test(state)) yield { ...call, type: `tool-${state}`, providerMetadata: resultProviderMetadata };
     } else if (!had || (part.id && type.startsWith("data-"))) {
       yield type === "step-start" ? { type: "start-step" } : part;
     }
