@@ -89,7 +89,7 @@ async def _everything(chat: Chat) -> _Events:
 
 async def _unhurried(chat: Chat) -> _Events:
     """Everything, with pauses in which connections can break, and with characters of several bytes."""
-    for word in ("Zuerst ", "прежде ", "まず", "👩🏽‍🚀 ", "a\u2028b\u0085c\r\n\nid: x\ndata: y", " \"\\\""):
+    for word in ("Zuerst ", "прежде ", "まず", "👩🏽‍🚀 ", "a\u2028b\u0085c\r\n\nid: x\ndata: y", ' "\\"'):
         yield Reasoning(word)
         yield f"{word}!"
         await asyncio.sleep(0.001)

@@ -5,12 +5,14 @@ import os
 import random
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from backend import ANN
+from loopback import SECONDS
 from node import HERE
 from pages import Kit, Page, View, Visit, without_reasoning_id
 from promises import PINNED, release_of
@@ -273,6 +275,30 @@ def test_strict_mode_resumes_twice_and_stops_nothing(visit: Visit, hook: str, ow
     assert visit.server.ends(view.messages[-1]["id"]) == ["done"]
     assert "cancelled" not in visit.seen()
     assert {request.method for request in page.look().requests} == {"GET"}
+
+
+def until_answered(page: Page, requests: int) -> None:
+    deadline = time.monotonic() + SECONDS
+    while [*map(bool, (status for _, status in page.look().statuses))] != [True] * requests:
+        assert time.monotonic() < deadline, page.look()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("visit", NEWEST, indirect=True)
+def test_a_resume_that_a_newer_one_replaces_stops_nothing(visit: Visit, kit: str):
+    first = visit.page(kit=Kit(kit)).send("hold everywhere")
+    visit.let_go(2)
+    first.until('"Pa"')
+    page = visit.page(visit.kept(), kit=Kit(kit)).resume().until('"Pa"')
+    page.resume()
+    until_answered(page, 2)
+    visit.let_go(3)
+    whole, view = first.settle(), page.settle()
+    assert (whole.status, whole.error, view.status, view.error) == ("ready", None, "ready", None)
+    assert visit.server.ends(whole.messages[-1]["id"]) == ["done"]
+    assert view.statuses == [("GET", 200), ("GET", 200)]
+    # Those of v5 add what is told anew to what they have.
+    assert release_of(visit.client).major == 5 or strict(view.messages) == strict(whole.messages)
 
 
 @pytest.mark.parametrize("visit", NEWEST, indirect=True)
