@@ -48,7 +48,7 @@ PAGE: Final = """import type { ChatTransport, UIMessage } from "ai";
 import { UsechatTransport } from "./usechat";
 
 type Message = UIMessage<{ tokens: number }>;
-const transport = new UsechatTransport<Message>({ api: "/api/chat", headers: async () => ({ authorization: "x" }), fetch });
+const transport = new UsechatTransport<Message>({ api: "/api/chat", headers: async () => ({ a: "x" }), fetch });
 export const given: ChatTransport<Message> = transport;
 export const tokens = async (): Promise<number | undefined> => (await transport.messages("1"))[0]?.metadata?.tokens;
 export const title = async (): Promise<string | undefined> => (await transport.chats()).chats[0]?.title;
