@@ -87,6 +87,28 @@ async def _everything(chat: Chat) -> _Events:
     write.metadata({"tokens": 12})
 
 
+async def _unhurried(chat: Chat) -> _Events:
+    """Everything, with pauses in which connections can break, and with characters of several bytes."""
+    for word in ("Zuerst ", "прежде ", "まず", "👩🏽‍🚀 ", "a\u2028b\u0085c\r\n\nid: x\ndata: y", ' "\\"'):
+        yield Reasoning(word)
+        yield f"{word}!"
+        await asyncio.sleep(0.001)
+    async for event in _everything(chat):
+        yield event
+        await asyncio.sleep(0.001)
+    for number in range(15):
+        yield f"{number} Wörter, "
+        await asyncio.sleep(0.001)
+    yield "a long one: " + "☃ " * 500
+
+
+async def _unhurried_and_hold(chat: Chat) -> _Events:
+    async for event in _unhurried(chat):
+        yield event
+    await hold(chat.id)
+    yield "The end."
+
+
 async def _failure(chat: Chat) -> _Events:
     yield Reasoning("Let me see.")
     yield "It begins well, "
@@ -185,6 +207,8 @@ async def _long(chat: Chat) -> _Events:
 
 _SCRIPTS: Final[dict[str, Callable[[Chat], _Events]]] = {
     "everything": _everything,
+    "unhurried": _unhurried,
+    "unhurried and hold": _unhurried_and_hold,
     "failure": _failure,
     "hold": _hold_in_the_middle,
     "hold everywhere": _hold_everywhere,

@@ -76,25 +76,42 @@ class WatchedState extends Watched {
   snapshot = value => structuredClone(value);
 }
 
-/** The wire between one page and the server, which can be cut in the middle of a response. */
+/** The wire between one page and the server, which can be cut in the middle of a response.
+
+    Of `cuts` each stream takes the next: after so many bytes of its body, or before its head ends, the wire is cut. */
 class Wire {
   #sockets = new Set();
   #server;
+  #cuts;
+
+  constructor(cuts = []) {
+    this.#cuts = [...cuts];
+  }
 
   async lay(port) {
     this.#server = net.createServer(near => {
       const far = net.connect(port, '127.0.0.1');
       this.#join(near, far);
-      this.#join(far, near);
+      this.#join(far, near, new Shears(this.#cuts));
     });
     this.#server.listen(0, '127.0.0.1');
     await once(this.#server, 'listening');
     return this.#server.address().port;
   }
 
-  #join(from, to) {
+  #join(from, to, shears) {
     this.#sockets.add(from);
-    from.pipe(to);
+    if (shears) {
+      // What the page sends begins a request, and with it the next response.
+      to.on('data', () => shears.begin());
+      from.on('data', bytes => {
+        const whole = shears.take(bytes);
+        to.write(whole);
+        if (whole.length < bytes.length) to.end(() => from.destroy());
+      });
+    } else {
+      from.pipe(to);
+    }
     from.on('error', () => {});
     from.on('close', () => {
       this.#sockets.delete(from);
@@ -109,6 +126,41 @@ class Wire {
   close() {
     this.#server.close();
     this.cut();
+  }
+}
+
+/** Says how much of a response passes: all, but of a stream only what comes before its cut. */
+class Shears {
+  #cuts;
+  #head = Buffer.alloc(0);
+  #left = Infinity;
+
+  constructor(cuts) {
+    this.#cuts = cuts;
+  }
+
+  begin() {
+    this.#head = Buffer.alloc(0);
+    this.#left = Infinity;
+  }
+
+  /** The bytes that pass; fewer than there are if the wire is to be cut here. */
+  take(bytes) {
+    if (this.#head === null) return this.#pass(bytes, 0);
+    const before = this.#head.length;
+    this.#head = Buffer.concat([this.#head, bytes]);
+    const end = this.#head.indexOf('\r\n\r\n');
+    if (end === -1) return bytes;
+    const isStream = this.#head.subarray(0, end).includes('text/event-stream');
+    this.#head = null;
+    if (isStream) this.#left = this.#cuts.shift() ?? Infinity;
+    return this.#pass(bytes, end + 4 - before);
+  }
+
+  #pass(bytes, bodyAt) {
+    const most = bodyAt + this.#left;
+    this.#left -= bytes.length - bodyAt;
+    return bytes.length > most ? bytes.subarray(0, most) : bytes;
   }
 }
 
@@ -137,7 +189,7 @@ const withLastOnly = ({ id, messages, trigger, messageId }) => ({
 });
 
 class Page {
-  #wire = new Wire();
+  #wire;
   #watched;
   #unmount = () => {};
   #actions = [];
@@ -145,23 +197,23 @@ class Page {
   #data = [];
   #toolCalls = [];
 
-  async open({ client, hook, ownChat, port, path, chat, messages, headers, resubmits, lastOnly }) {
+  async open({ client, hook, ownChat, port, path, chat, messages, headers, resubmits, lastOnly, kit, cuts, strict, resume }) {
     const ai = await load(client);
+    this.#wire = new Wire(cuts);
     const api = `http://127.0.0.1:${await this.#wire.lay(port)}${path}`;
+    const fetch = (url, init) => this.#fetch(url, init);
+    this.transport = kit
+      ? new (await import(kit)).UsechatTransport({ api, headers, fetch })
+      : new ai.DefaultChatTransport({ api, headers, fetch, prepareSendMessagesRequest: lastOnly ? withLastOnly : undefined });
     const options = {
       id: chat,
-      transport: new ai.DefaultChatTransport({
-        api,
-        headers,
-        fetch: (url, init) => this.#fetch(url, init),
-        prepareSendMessagesRequest: lastOnly ? withLastOnly : undefined,
-      }),
+      transport: this.transport,
       sendAutomaticallyWhen: resubmits ? ai[resubmits] : undefined,
       onData: part => void this.#data.push(json(part)),
       onToolCall: ({ toolCall }) => void this.#toolCalls.push(toolCall.toolCallId),
     };
     if (hook) {
-      await this.#render(await loadHook(hook), { ...options, messages }, ownChat);
+      await this.#render(await loadHook(hook), { ...options, messages }, ownChat, { strict, resume });
     } else {
       class Chat extends ai.AbstractChat {}
       this.#watched = new WatchedState(messages);
@@ -169,14 +221,16 @@ class Page {
     }
   }
 
-  async #render({ useChat, Chat }, options, ownChat) {
+  async #render({ useChat, Chat }, options, ownChat, { strict, resume }) {
     // React asks at its import what the console can do, and must find the one of above.
     const { render } = await import('./hook.mjs');
     this.#watched = new Watched();
-    this.#unmount = render(useChat, ownChat ? { chat: new Chat(options) } : options, chat => {
+    const argument = { ...(ownChat ? { chat: new Chat(options) } : options), resume };
+    const told = chat => {
       this.#watched.chat = chat;
       this.#watched.wake();
-    });
+    };
+    this.#unmount = render(useChat, argument, told, strict);
     await this.#watched.when(() => this.chat);
   }
 
@@ -185,7 +239,8 @@ class Page {
   }
 
   async #fetch(url, init) {
-    const request = { method: init.method, path: new URL(url).pathname };
+    const { pathname, search } = new URL(url);
+    const request = { method: init.method ?? 'GET', path: pathname, query: search };
     this.#requests.push(request);
     const response = await fetch(url, init);
     request.status = response.status;
@@ -251,6 +306,8 @@ const operations = {
   act: ({ page, method, args }) => pages[page].act(method, args),
   until: ({ page, seen }) => pages[page].until(seen),
   look: ({ page }) => pages[page].look(),
+  /** Asks the page's transport. */
+  ask: ({ page, method, args }) => pages[page].transport[method](...args),
   done: ({ page }) => pages[page].done().then(() => pages[page].look()),
   settle: ({ page }) => pages[page].settle().then(() => pages[page].look()),
   cut: ({ page }) => pages[page].cut(),

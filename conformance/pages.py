@@ -16,6 +16,7 @@ from usechat.protocol.clients import ClientName
 __all__ = [
     "Browser",
     "Endpoint",
+    "Kit",
     "Message",
     "Page",
     "Resubmits",
@@ -41,8 +42,21 @@ class Exchange(msgspec.Struct):
 
     method: str
     path: str
+    query: str = ""
     status: int | None = None
     turn: str | None = None
+
+
+class Kit(msgspec.Struct):
+    """The module of `usechat react`, in a page whose wire is cut after so many bytes of its streams, one after another.
+
+    A hook may render in StrictMode, and may resume by itself.
+    """
+
+    kit: str
+    cuts: list[int] = []
+    strict: bool = False
+    resume: bool = False
 
 
 class View(msgspec.Struct, rename="camel"):
@@ -134,6 +148,7 @@ class Browser(Node):
         hook: str | None = None,
         own_chat: bool = False,
         port: int | None = None,
+        kit: Kit | None = None,
     ) -> "Page":
         """Open a page of this client; with `hook`, of `useChat` in that release of @ai-sdk/react."""
         number: int = self.ask(
@@ -148,6 +163,7 @@ class Browser(Node):
             lastOnly=last_only,
             hook=hook,
             ownChat=own_chat,
+            **(msgspec.structs.asdict(kit) if kit else {}),
         )
         page = Page(self, number)
         self._open.append(page)
@@ -193,6 +209,10 @@ class Page:
         """Cut the wire, as a train does that goes into a tunnel."""
         self._ask("cut")
         return self
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """What the page's transport answers."""
+        return self._ask("ask", method=method, args=arguments)
 
     def look(self) -> View:
         return msgspec.convert(self._ask("look"), View)
@@ -241,6 +261,7 @@ class Visit:
         last_only: bool = False,
         hook: str | None = None,
         own_chat: bool = False,
+        kit: Kit | None = None,
     ) -> Page:
         """Open the chat in a new tab, with these messages; a `hook` may be given a chat object of the page's own."""
         return self._browser.open(
@@ -253,6 +274,7 @@ class Visit:
             last_only=last_only,
             hook=hook,
             own_chat=own_chat,
+            kit=kit,
         )
 
     def kept(self, token: str | None = None) -> list[Message]:

@@ -6,6 +6,7 @@ import typer
 from usechat.cli.check import check
 from usechat.cli.gateway import gateway
 from usechat.cli.map import map_log
+from usechat.cli.react import react
 from usechat.cli.serve import serve
 from usechat.cli.session_agent import session_agent
 from usechat.cli.sessions import sessions
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(check)
 app.command()(gateway)
 app.command("map")(map_log)
+app.command()(react)
 app.command()(serve)
 app.command("types")(print_types)
 app.add_typer(sessions, name="sessions")

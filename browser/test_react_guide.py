@@ -1,0 +1,236 @@
+"""What the guide for React tells: each snippet has types, and the page and the route handler work."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from chromium import HERE, Chromium, Tab
+from loopback import SECONDS, free_port, message, serving
+from usechat import Chat, create_app
+from usechat.server.auth import BearerTokens
+
+ROOT: Final = HERE.parent
+KIT: Final = ROOT / "src" / "usechat" / "kit" / "usechat.ts"
+GUIDE: Final = (ROOT / "docs" / "guides" / "react.md").read_text(encoding="utf-8")
+SNIPPETS: Final = dict(re.findall(r"```tsx?\n// (\S+)\n(.*?)```", GUIDE, re.DOTALL))
+TSC: Final = HERE / "node_modules" / ".bin" / "tsc"
+TOKEN: Final = "a-token-that-no-browser-sees"  # noqa: S105
+
+# What the snippets use of packages that are not installed here, as those packages have it.
+STUBS: Final = """
+declare const process: { env: Record<string, string | undefined> };
+declare module "next" {
+  type Rewrite = { source: string; destination: string };
+  export interface NextConfig { rewrites?: () => Promise<Rewrite[]> }
+}
+declare module "@assistant-ui/react" {
+  import type { FC, ReactNode } from "react";
+  export type AssistantRuntime = { thread: unknown };
+  export const AssistantRuntimeProvider: FC<{ runtime: AssistantRuntime; children?: ReactNode }>;
+  export const ThreadPrimitive: { Root: FC<{ children?: ReactNode }> };
+}
+declare module "@assistant-ui/react-ai-sdk" {
+  import type { ChatInit, UIMessage } from "ai";
+  import type { AssistantRuntime } from "@assistant-ui/react";
+  export const useChatRuntime: <M extends UIMessage = UIMessage>(options?: ChatInit<M>) => AssistantRuntime;
+}
+declare module "@/components/ai-elements/confirmation" {
+  import type { ToolUIPart } from "ai";
+  import type { ComponentProps, FC, ReactNode } from "react";
+  type Approval = { id: string; approved?: boolean; reason?: string };
+  type Props = ComponentProps<"div"> & { approval?: Approval; state: ToolUIPart["state"] };
+  export const Confirmation: FC<Props>;
+  export const ConfirmationRequest: FC<{ children?: ReactNode }>;
+  export const ConfirmationActions: FC<ComponentProps<"div">>;
+  export const ConfirmationAction: FC<ComponentProps<"button">>;
+}
+declare module "@/components/ai-elements/conversation" {
+  import type { ComponentProps, FC } from "react";
+  export const Conversation: FC<ComponentProps<"div">>;
+  export const ConversationContent: FC<ComponentProps<"div">>;
+}
+declare module "@/components/ai-elements/message" {
+  import type { UIMessage } from "ai";
+  import type { ComponentProps, FC } from "react";
+  export const Message: FC<ComponentProps<"div"> & { from: UIMessage["role"] }>;
+  export const MessageContent: FC<ComponentProps<"div">>;
+  export const MessageResponse: FC<{ children?: string }>;
+}
+"""
+
+
+def write_snippets(root: Path) -> None:
+    for name, code in SNIPPETS.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code, encoding="utf-8")
+        if "./usechat" in code:
+            shutil.copy(KIT, file.parent)
+
+
+def compile_typescript(*arguments: str | Path) -> None:
+    checked = subprocess.run([TSC, *arguments], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def test_each_snippet_has_types(tmp_path: Path) -> None:
+    assert len(SNIPPETS) == GUIDE.count("```ts\n") + GUIDE.count("```tsx\n") > 10
+    app = json.loads((HERE / "app" / "tsconfig.json").read_text(encoding="utf-8"))
+    app["compilerOptions"]["noUncheckedIndexedAccess"] = True
+    (tmp_path / "tsconfig.json").write_text(json.dumps({**app, "include": ["**/*"]}), encoding="utf-8")
+    (tmp_path / "stubs.d.ts").write_text(STUBS, encoding="utf-8")
+    (tmp_path / "node_modules").symlink_to(HERE / "node_modules", target_is_directory=True)
+    write_snippets(tmp_path)
+    compile_typescript("--project", tmp_path, "--moduleDetection", "auto")
+
+
+async def count(chat: Chat) -> AsyncGenerator[str, None]:
+    """Counts for longer than a test waits."""
+    for number in range(100_000):
+        yield f"[{number}] "
+        await asyncio.sleep(0.005)
+
+
+def counted(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\[(\d+)\]", text)]
+
+
+class Wire:
+    """A way to a server that can be cut."""
+
+    def __init__(self, listener: socket.socket, port: int) -> None:
+        self._listener = listener
+        self._port = port
+        self._ends: list[socket.socket] = []
+
+    def serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, far = self._listener.accept()[0], socket.create_connection(("127.0.0.1", self._port))
+                self._ends += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=ends).start()
+
+    def cut(self) -> None:
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._ends.clear()
+
+    def _pass(self, start: socket.socket, end: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := start.recv(65_536):
+                end.sendall(piece)
+        for side in (start, end):
+            with suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def wire(url: str) -> Generator[tuple[str, Wire], None, None]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        laid = Wire(listener, int(url.rpartition(":")[2]))
+        thread = threading.Thread(target=laid.serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", laid
+        listener.shutdown(socket.SHUT_RDWR)
+        laid.cut()
+        thread.join(SECONDS)
+
+
+def until_stopped(tab: Tab) -> None:
+    """Wait until the page has posted one stop, for one turn, and has its answer."""
+    deadline = time.monotonic() + SECONDS
+    while not (
+        stops := [address for method, address, _ in tab.look().requests if method == "POST" and "/stop" in address]
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert [bool(re.search(r"/stop\?turn=[0-9a-f]{32}$", address)) for address in stops] == [True]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    root = Path(shutil.copytree(HERE / "app", tmp_path / "app"))
+    (root / "node_modules").symlink_to(HERE / "node_modules", target_is_directory=True)
+    shutil.copy(KIT, root / "src")
+    return root
+
+
+def test_the_page_does_not_see_a_drop_goes_on_after_a_reload_and_stops(chromium: Chromium, app: Path) -> None:
+    page = free_port()
+    with serving(create_app(count, cors=[f"http://localhost:{page}"])) as server, wire(server) as (url, connection):
+        code = SNIPPETS["src/App.tsx"].replace('"/api/chat"', f'"{url}/api/chat"')
+        (app / "src" / "App.tsx").write_text(code, encoding="utf-8")
+        chromium.serve(app, page)
+        tab = chromium.open(f"http://localhost:{page}/?chat=1")
+        tab.fill("input", "Count")
+        tab.press("input", "Enter")
+        tab.wait_for("text=[10]")
+        connection.cut()
+        shown = counted(tab.wait_for("main"))[-1]
+        tab.wait_for(f"text=[{shown + 50}]")
+        tab.wait_for("output:text-is('streaming')")
+
+        tab.goto(f"http://localhost:{page}/?chat=1")
+        tab.wait_for(f"text=[{shown + 100}]")
+        tab.click("text=Stop")
+        tab.wait_for("output:text-is('ready')")
+        numbers = counted(tab.wait_for("main"))
+        assert numbers == [*range(len(numbers))]
+        chat = f"{server}/api/chat/1"
+        until_stopped(tab)
+        assert httpx.get(f"{chat}/stream", timeout=SECONDS).status_code == 204
+        kept = httpx.get(f"{chat}/messages", timeout=SECONDS).json()
+        assert counted(kept[-1]["parts"][-1]["text"])[: len(numbers)] == numbers
+        # Chromium itself says in the console that a connection was lost.
+        assert [problem for problem in tab.look().problems if "net::ERR_" not in problem] == []
+        tab.close()
+
+
+async def answer(chat: Chat) -> AsyncGenerator[str, None]:
+    yield f"Hello, {chat.user}."
+
+
+def test_the_route_handler_passes_everything_on(tmp_path: Path) -> None:
+    write_snippets(tmp_path)
+    source = tmp_path / "app" / "api" / "chat" / "[[...path]]" / "route.ts"
+    compile_typescript(source, "--noCheck", "--ignoreConfig", "--target", "es2022", "--module", "esnext")
+    route = source.with_suffix(".js").rename(source.with_suffix(".mjs")).as_uri()
+    script = f"""
+const {{ GET, POST, DELETE }} = await import({json.dumps(route)});
+const headers = {{ "content-type": "application/json" }};
+const asked = await POST(new Request("http://app.test/api/chat", {{ method: "POST", headers, body: process.argv[1] }}));
+const text = await asked.text();
+const kept = await (await GET(new Request("http://app.test/api/chat/1/messages"))).json();
+const turn = asked.headers.get("x-usechat-turn");
+const stop = await POST(new Request(`http://app.test/api/chat/1/stop?turn=${{turn}}`, {{ method: "POST" }}));
+const rest = await GET(new Request(`http://app.test/api/chat/1/stream?after=${{turn}}.0`));
+const removed = await DELETE(new Request("http://app.test/api/chat/1", {{ method: "DELETE" }}));
+const same = (await rest.text()) === text;
+console.log(JSON.stringify([asked.status, kept.at(-1).parts.at(-1).text, stop.status, same, removed.status]));
+"""
+    with serving(create_app(answer, authenticate=BearerTokens({TOKEN: "ada"}))) as server:
+        done = subprocess.run(
+            ["node", "--input-type=module", "-e", script, json.dumps(message("Hello", "1"))],  # noqa: S607
+            env={**os.environ, "CHAT_SERVER": server, "CHAT_TOKEN": TOKEN},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
+        )
+    assert (json.loads(done.stdout or "null"), done.stderr) == ([200, "Hello, ada.", 204, True, 204], "")
