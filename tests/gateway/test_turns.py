@@ -1,7 +1,10 @@
 """Whose turn a stream shows, and what of it is stopped when its client leaves, stops, or does not read."""
 
 import asyncio
+import json
 import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -329,3 +332,63 @@ async def test_a_turn_that_was_aborted_upstream_was_stopped() -> None:
         assert '{"type":"abort"}' in await gateway.ask("cancel")
         lines = (await gateway.http.get(f"{gateway.url}/metrics")).text
         assert 'usechat_turns_ended_total{outcome="stopped"} 1.0' in lines
+
+
+async def test_nothing_is_taken_back_where_a_session_does_not_list_its_messages() -> None:
+    async with slim_upstream() as (upstream, received), serving_gateway(upstream=upstream) as gateway:
+        await gateway.ask("Hello")
+        await regenerate(gateway, "Hello")
+    assert received == ["prompt", "prompt"]
+
+
+@asynccontextmanager
+async def slim_upstream() -> AsyncGenerator[tuple[str, list[str]]]:
+    """A session whose greeting has no messages, and that answers each prompt at once."""
+    received: list[str] = []
+
+    async def session(connection: ServerConnection) -> None:
+        async def send(kind: str, **fields: Any) -> None:
+            await connection.send(json.dumps({"type": kind, **fields}))
+
+        await send("init", session={"id": "s1"}, data={"runnerBusy": False, "promptsQueued": 0})
+        async for raw in connection:
+            message = json.loads(raw)
+            received.append(message["type"])
+            echo = {"id": f"e{len(received)}", "role": "user", "content": message["content"], "authorId": "ana"}
+            await send("message", data=echo)
+            await send("message", data={"id": f"t{len(received)}", "role": "assistant", "content": "", "parts": []})
+            await send("chunk", content="Yes.", messageId=f"t{len(received)}")
+            await send("audit_log", entry={"eventType": "agent.turn_complete"})
+
+    async with serve(session, "127.0.0.1", 0) as server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}", received
+
+
+async def test_who_has_withdrawn_many_prompts_leaves_room_for_others() -> None:
+    limits = SocketLimits(per_session=4, per_user=2)
+    async with serving_gateway(msgspec.structs.replace(SETTINGS, sockets=limits)) as gateway:
+        await with_bob(gateway)
+        async with gateway.asking("hang", user="bob") as bobs:
+            await until_chunk(bobs, type="text-delta")
+            for chat in ("1", "2"):
+                async with gateway.asking("Hello", chat=chat) as stream:
+                    await until_chunk(stream, type="data-agent-status", data={**QUEUED, "position": int(chat)})
+            refused = await gateway.post("chat", json=message("Hello", "3"))
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            assert (await gateway.get("channels", user="bob")).status_code == 200
+            gateway.agent.session("s1").release()
+            assert [chunk["type"] async for chunk in bobs][-1] == "finish"
+        await gone(gateway, "ana")
+
+
+async def test_an_upstream_that_hangs_up_at_once_is_a_connection_that_failed() -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 302 Found\r\nLocation: /x\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        upstream = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with serving_gateway(upstream=upstream) as gateway:
+            assert '"errorText":"Connection failed"' in await gateway.ask("Hello")
+            assert (await gateway.get("channels")).status_code == 502
+            assert await gateway.metric("adapter_ws_open_failures_total") == 2

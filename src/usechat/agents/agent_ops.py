@@ -41,6 +41,8 @@ _UNANSWERED: Final = 4
 # How long to wait for the turn of a prompt that nobody wants any more, and before that to hear of the prompt at all.
 _WITHDRAWS: Final = 3600.0
 _IS_HEARD: Final = 60.0
+# After so many frames others get their turn.
+_IN_A_ROW: Final = 32
 # Of so many messages it is known what the upstream calls them.
 _MOST_ECHOES: Final = 20_000
 
@@ -134,7 +136,7 @@ class AgentOpsAgent:
             if not following.tracker.ended:
                 left = chat.stopped in ("stopped", "left", "replaced")
                 self._count_abort("client" if left else "server")
-            self._spawn(self._leave(call.address.session, following, is_current=is_current))
+            self._spawn(self._leave(call.address, following, is_current=is_current))
 
     async def channels(self, address: SessionAddress) -> list[tuple[str, str]]:
         """The channels of the session, as types and ids.
@@ -208,10 +210,11 @@ class AgentOpsAgent:
         """Whether nobody but this chat has said anything since that message, all of which would go with it."""
         messages = (await following.greeted()).messages
         if messages is None:
-            return True
+            # Nobody knows what would go.
+            return False
         ids = [message.id for message in messages]
         if earlier not in ids:
-            return False
+            return not ids
         own = {echo for key, echo in self._echoes.items() if key[:3] == _echo_key(call, "")[:3]}
         return all(message.role != "user" or message.id in own for message in messages[ids.index(earlier) :])
 
@@ -224,20 +227,20 @@ class AgentOpsAgent:
             while len(self._echoes) > _MOST_ECHOES:
                 self._echoes.popitem(last=False)
 
-    async def _leave(self, session: str, following: "_Following", *, is_current: bool) -> None:
+    async def _leave(self, address: SessionAddress, following: "_Following", *, is_current: bool) -> None:
         try:
             if not following.is_lost:
                 with suppress(ConnectionClosed, TimeoutError):
                     await following.withdraw(is_current=is_current)
         finally:
-            others = self._following[session]
+            others = self._following[address.session]
             others.discard(following)
             if not others:
-                del self._following[session], self._claimed[session]
+                del self._following[address.session], self._claimed[address.session]
             try:
                 await following.close()
             finally:
-                self.sockets.closed(session)
+                self.sockets.closed(address)
 
     def _count_abort(self, by: AbortedBy) -> None:
         if self._events is not None:
@@ -261,6 +264,7 @@ class _Following:
         self._is_held = False
         self._is_reading = False
         self._unanswered = 0
+        self._frames = 0
         self._loop = asyncio.get_running_loop()
         self._alarm = alarm_at(self._loop, self._loop.time() + _PING_SECONDS, self._ping)
         self._pinging: asyncio.Task[None] | None = None
@@ -328,6 +332,10 @@ class _Following:
                     self._see(frame)
 
     async def _next(self) -> Frame:
+        self._frames += 1
+        if self._frames % _IN_A_ROW == 0:
+            # What has come already is read without waiting, and most of it may be other people's.
+            await asyncio.sleep(0)
         self._is_reading = True
         try:
             return await self.socket.next()

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct, field
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed
 
 from usechat.agents.agent_ops_limits import SocketLimits
 from usechat.errors import AgentError
@@ -152,6 +152,7 @@ class SessionSockets:
         self._limits = limits
         self._events = events
         self._open: Counter[str] = Counter()
+        self._users: Counter[str] = Counter()
         self.count = 0
         """How many are open, or being opened."""
 
@@ -159,8 +160,13 @@ class SessionSockets:
     def most_of_a_session(self) -> int:
         return max(self._open.values(), default=0)
 
-    def has_room(self, session: str) -> bool:
-        return self._open[session] < self._limits.per_session and self.count < self._limits.in_all
+    def has_room(self, address: SessionAddress) -> bool:
+        limits = self._limits
+        return (
+            self._open[address.session] < limits.per_session
+            and self._users[address.user] < limits.per_user
+            and self.count < limits.in_all
+        )
 
     async def open(self, address: SessionAddress) -> SessionSocket:
         """Open a socket, which counts until `closed` is called.
@@ -168,26 +174,28 @@ class SessionSockets:
         Raises:
             AgentError: there are too many, or it cannot be opened.
         """
-        session = address.session
-        if not self.has_room(session):
+        if not self.has_room(address):
             raise AgentError(TOO_MANY)
-        self._open[session] += 1
+        self._open[address.session] += 1
+        self._users[address.user] += 1
         self.count += 1
         try:
             return SessionSocket(await self._connect(address))
         except BaseException as error:
-            self.closed(session)
-            if not isinstance(error, OSError | InvalidHandshake | InvalidURI | TimeoutError | ConnectionClosed):
+            self.closed(address)
+            # An upstream that breaks HTTP makes the library raise anything.
+            if not isinstance(error, Exception):
                 raise
             if self._events is not None:
                 self._events.open_failed()
             raise AgentError(CONNECTION_FAILED) from error
 
-    def closed(self, session: str) -> None:
-        self._open[session] -= 1
+    def closed(self, address: SessionAddress) -> None:
         self.count -= 1
-        if not self._open[session]:
-            del self._open[session]
+        for counter, key in ((self._open, address.session), (self._users, address.user)):
+            counter[key] -= 1
+            if not counter[key]:
+                del counter[key]
 
     @asynccontextmanager
     async def visit(self, address: SessionAddress) -> AsyncGenerator[SessionSocket, None]:
@@ -206,7 +214,7 @@ class SessionSockets:
             try:
                 await socket.close()
             finally:
-                self.closed(address.session)
+                self.closed(address)
 
     async def _connect(self, address: SessionAddress) -> ClientConnection:
         # An id may hold anything; the upstream takes the user from the token, and a token of ours names none.

@@ -190,7 +190,7 @@ class _Gateway:
         # A large one would hold up everybody else.
         asked = await asyncio.to_thread(_read, body) if len(body) > _LARGE_BODY else _read(body)
         call = SessionCall(address, asked.id, prompt_of(asked))
-        self._check_room(session)
+        self._check_room(address)
         scoped_request = structs.replace(asked, id=scoped(session, asked.id))
         reader = await self.chats.begin(scoped_request, user, VisibleHeaders(request.scope["headers"]), call)
         return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
@@ -206,7 +206,7 @@ class _Gateway:
         given = decode_json(
             _ANSWER, body, "The body", "must be an object with a questionId and a text or boolean answer"
         )
-        self._check_room(address.session)
+        self._check_room(address)
         try:
             is_open = await self._agent.answer(address, given.question_id, answer=given.answer)
         except AgentError as error:
@@ -216,7 +216,7 @@ class _Gateway:
         return Response(status_code=204)
 
     async def _channels(self, address: SessionAddress) -> Response:
-        self._check_room(address.session)
+        self._check_room(address)
         try:
             channels = await self._agent.channels(address)
         except AgentError as error:
@@ -241,8 +241,8 @@ class _Gateway:
             raise RequestError("channelType must not have a colon.")
         return SessionAddress(session, user, bearer_token(request) or "", channel)
 
-    def _check_room(self, session: str) -> None:
-        if not self._agent.sockets.has_room(session):
+    def _check_room(self, address: SessionAddress) -> None:
+        if not self._agent.sockets.has_room(address):
             raise RequestError(TOO_MANY, status=503, retry_after=5)
 
     def _refused(self, error: RequestError) -> Response:
