@@ -1,5 +1,6 @@
 """One Chromium, the tabs in it, and the apps that Vite builds for them."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ class Chromium(Node):
         """Build the app in a folder with Vite, and serve it until the Chromium is closed."""
         self.ask("serve", root=str(root), port=port)
 
-    def open(self, url: str) -> "Tab":
-        tab = Tab(self, self.ask("open"))
+    def open(self, url: str, *, beside: "Tab | None" = None, **options: Any) -> "Tab":
+        """Open a tab that shares its storage with another, or has its own and these options of a Playwright context."""
+        given = options if beside is None else {"beside": beside.number}
+        tab = Tab(self, self.ask("open", options=given))
         tab.goto(url)
         return tab
 
@@ -40,7 +43,7 @@ class Tab:
 
     def __init__(self, chromium: Chromium, number: int) -> None:
         self._chromium = chromium
-        self._number = number
+        self.number = number
 
     def goto(self, url: str) -> None:
         self._call("goto", url)
@@ -59,11 +62,36 @@ class Tab:
         self._call("waitForSelector", selector)
         return self._call("innerText", selector)
 
+    def wait_for_attached(self, selector: str) -> None:
+        """Wait until it is there, seen or not."""
+        self._call("waitForSelector", selector, {"state": "attached"})
+
+    def wait_for_hidden(self, selector: str) -> None:
+        """Wait until it cannot be seen."""
+        self._call("waitForSelector", selector, {"state": "hidden"})
+
+    def wait_for_request(self, line: str) -> None:
+        """Wait until a request with this method and the beginning of this address was answered."""
+        deadline = time.monotonic() + 60
+        while not any(f"{method} {url}".startswith(line) for method, url, _ in self.look().requests):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def select(self, selector: str, option: str) -> None:
+        self._call("selectOption", selector, option)
+
+    def run(self, script: str) -> Any:
+        """Run JavaScript in the page, and give its value."""
+        return self._call("evaluate", script)
+
+    def reload(self) -> None:
+        self._call("reload")
+
     def look(self) -> Seen:
-        return msgspec.convert(self._chromium.ask("look", tab=self._number), Seen)
+        return msgspec.convert(self._chromium.ask("look", tab=self.number), Seen)
 
     def close(self) -> None:
-        self._chromium.ask("close", tab=self._number)
+        self._chromium.ask("close", tab=self.number)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        return self._chromium.ask("call", tab=self._number, method=method, args=arguments)
+        return self._chromium.ask("call", tab=self.number, method=method, args=arguments)

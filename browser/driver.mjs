@@ -36,8 +36,9 @@ class Tab {
   problems = [];
   requests = [];
 
-  async open() {
-    this.context = await (await launching).newContext();
+  /** In the context of another tab if there is one, whose storage it then shares. */
+  async open({ beside, ...options }) {
+    this.context = beside === undefined ? await (await launching).newContext(options) : tabs[beside].context;
     this.page = await this.context.newPage();
     this.page.setDefaultTimeout(PATIENCE);
     this.page.on('console', message => {
@@ -59,9 +60,9 @@ const operations = {
     await build({ ...config, build: { minify: false, reportCompressedSize: false } });
     await preview({ ...config, preview: { port, strictPort: true, host: '127.0.0.1' } });
   },
-  async open() {
+  async open({ options }) {
     const tab = new Tab();
-    await tab.open();
+    await tab.open(options);
     return tabs.push(tab) - 1;
   },
   /** Calls any method of Playwright's page whose arguments and value are JSON. */
@@ -74,7 +75,7 @@ async function answer(line) {
   const request = JSON.parse(line);
   const value = await operations[request.op](request);
   // What Playwright gives for a navigation is no JSON, and nobody needs it.
-  return { value: request.method === 'goto' ? null : (value ?? null) };
+  return { value: ['goto', 'reload', 'waitForSelector'].includes(request.method) ? null : (value ?? null) };
 }
 
 for await (const line of createInterface({ input: process.stdin })) {

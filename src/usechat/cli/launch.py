@@ -136,6 +136,7 @@ def _make_agent_app(agent: Any, settings: ServeSettings) -> ASGIApp:
             grace=0 if settings.reload else settings.grace,
             # Nobody signs in. Without a proxy only this computer can connect.
             lists_all=not settings.allowed_hosts,
+            page=True,
         )
     except (TypeError, ValueError, ImportError) as error:
         raise ServeError(str(error)) from error

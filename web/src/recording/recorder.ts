@@ -1,0 +1,134 @@
+/** Keeps what came over the wire, with the time of each chunk, for the inspector. */
+import type { UIMessage } from "ai";
+
+import { SseParser } from "./sse.ts";
+
+export interface RecordedChunk {
+  /** Milliseconds since the request was sent. */
+  at: number;
+  type: string;
+  raw: string;
+  data: string;
+}
+
+export interface Turn {
+  key: number;
+  chatId: string;
+  /** The server's name for it, which reconnecting needs. */
+  id: string | undefined;
+  kind: "asked" | "resumed";
+  transport: "SSE";
+  request: { url: string; body: string };
+  /** The message that the stream continues, if it does. */
+  continues: UIMessage | undefined;
+  started: number;
+  status: number | undefined;
+  firstByte: number | undefined;
+  bytes: number;
+  chunks: RecordedChunk[];
+  ended: boolean;
+}
+
+const KEPT = 50;
+
+export class Recorder {
+  turns: Turn[] = [];
+  /** Changes with everything that is recorded. */
+  version = 0;
+  readonly #listeners = new Set<() => void>();
+  #isNotifying = false;
+  #made = 0;
+
+  readonly subscribe = (listener: () => void): (() => void) => {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  };
+
+  begin(told: Pick<Turn, "chatId" | "kind" | "request" | "continues">): Turn {
+    const turn: Turn = {
+      ...told,
+      key: this.#made++,
+      id: undefined,
+      transport: "SSE",
+      started: performance.now(),
+      status: undefined,
+      firstByte: undefined,
+      bytes: 0,
+      chunks: [],
+      ended: false,
+    };
+    this.turns = [...this.turns.slice(1 - KEPT), turn];
+    this.changed();
+    return turn;
+  }
+
+  forget(turn: Turn): void {
+    this.turns = this.turns.filter((other) => other !== turn);
+    this.changed();
+  }
+
+  latest(chatId: string): Turn | undefined {
+    return this.turns.findLast((turn) => turn.chatId === chatId);
+  }
+
+  /** Tells the listeners, at most once a frame. */
+  changed(): void {
+    this.version += 1;
+    if (this.#isNotifying) return;
+    this.#isNotifying = true;
+    setTimeout(() => {
+      this.#isNotifying = false;
+      this.#listeners.forEach((listener) => listener());
+    }, 50);
+  }
+
+  /** Passes a body on, and records what it holds. */
+  tap(turn: Turn, body: ReadableStream<Uint8Array>): ReadableStream<Uint8Array> {
+    const parser = new SseParser();
+    const end = () => {
+      turn.ended = true;
+      this.changed();
+    };
+    const reader = body.getReader();
+    return new ReadableStream({
+      pull: async (controller) => {
+        try {
+          const { done, value } = await reader.read();
+          if (done) {
+            end();
+            controller.close();
+            return;
+          }
+          this.#take(turn, parser, value);
+          controller.enqueue(value);
+        } catch (error) {
+          end();
+          controller.error(error);
+        }
+      },
+      cancel: (reason) => {
+        end();
+        return reader.cancel(reason);
+      },
+    });
+  }
+
+  #take(turn: Turn, parser: SseParser, bytes: Uint8Array): void {
+    const at = performance.now() - turn.started;
+    turn.firstByte ??= at;
+    turn.bytes += bytes.length;
+    for (const { raw, data } of parser.feed(bytes)) {
+      if (data !== "" && data !== "[DONE]") turn.chunks.push({ at, type: typeOf(data), raw, data });
+    }
+    this.changed();
+  }
+}
+
+function typeOf(data: string): string {
+  try {
+    const type: unknown = (JSON.parse(data) as { type?: unknown } | null)?.type;
+    return typeof type === "string" ? type : "?";
+  } catch {
+    return "?";
+  }
+}
