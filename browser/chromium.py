@@ -1,6 +1,8 @@
 """One Chromium, the tabs in it, and the apps that Vite builds for them."""
 
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,15 @@ class Chromium(Node):
         tab.goto(url)
         return tab
 
+    @contextmanager
+    def opened(self, url: str, *, beside: "Tab | None" = None, **options: Any) -> Generator["Tab", None, None]:
+        """The same, for a while."""
+        tab = self.open(url, beside=beside, **options)
+        try:
+            yield tab
+        finally:
+            tab.close()
+
 
 class Tab:
     """One tab, with nothing of another's. Selectors are Playwright's; each call waits until it can be done."""
@@ -61,6 +72,11 @@ class Tab:
         """Wait until it can be seen, and give its text."""
         self._call("waitForSelector", selector)
         return self._call("innerText", selector)
+
+    def look_like(self, scheme: str, width: int) -> None:
+        """Be in a light or a dark world, so wide, and without motion."""
+        self._call("emulateMedia", {"colorScheme": scheme, "reducedMotion": "reduce"})
+        self._call("setViewportSize", {"width": width, "height": 900})
 
     def wait_for_attached(self, selector: str) -> None:
         """Wait until it is there, seen or not."""

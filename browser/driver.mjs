@@ -39,6 +39,7 @@ class Tab {
   /** In the context of another tab if there is one, whose storage it then shares. */
   async open({ beside, ...options }) {
     this.context = beside === undefined ? await (await launching).newContext(options) : tabs[beside].context;
+    this.isOwner = beside === undefined;
     this.page = await this.context.newPage();
     this.page.setDefaultTimeout(PATIENCE);
     this.page.on('console', message => {
@@ -68,7 +69,7 @@ const operations = {
   /** Calls any method of Playwright's page whose arguments and value are JSON. */
   call: ({ tab, method, args }) => tabs[tab].page[method](...args),
   look: ({ tab }) => ({ problems: tabs[tab].problems, requests: tabs[tab].requests }),
-  close: ({ tab }) => tabs[tab].context.close(),
+  close: ({ tab }) => (tabs[tab].isOwner ? tabs[tab].context.close() : tabs[tab].page.close()),
 };
 
 async function answer(line) {

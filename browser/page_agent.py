@@ -44,7 +44,7 @@ ATTACKS: Final = (
     "[click](&#106;avascript:window.hacked=1)",
     "[click](data:text/html,<script>window.hacked=1</script>)",
     "[click](vbscript:window.hacked=1)",
-    "![x](x\" onerror=\"window.hacked=1)",
+    '![x](x" onerror="window.hacked=1)',
     "<a href='javascript:window.hacked=1'>click</a>",
     "<details open ontoggle='window.hacked = 1'>x</details>",
     "<style>@import 'https://evil.example/x.css'</style>",
@@ -74,14 +74,14 @@ async def agent(chat: Chat) -> AsyncGenerator[Any, None]:
 
 
 async def _go_on(chat: Chat) -> AsyncGenerator[Any, None]:
-    for approval in chat.approvals.values():
+    for approval in chat.approvals:
         if approval.approved:
             yield ToolResult(approval.call_id, {"deleted": True})
             yield "It is deleted."
         else:
             chat.write.tool_denied(approval.call_id)
             yield f"I leave it. You said: {approval.reason}."
-    for answer in chat.tool_results.values():
+    for answer in chat.tool_results:
         yield f"The browser says {answer.output!r}."
 
 

@@ -2,8 +2,8 @@
 
 import gzip
 import re
-from collections.abc import Generator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, Final
 
 import httpx
@@ -31,8 +31,8 @@ BOX: Final = 'role=textbox[name="Message"]'
 STATUS: Final = 'role=status >> text="{}"'
 ANSWERED: Final = STATUS.format("The assistant has answered.")
 LAST: Final = 'role=article[name="Assistant"] >> nth=-1'
-PHONE: Final = {"viewport": {"width": 390, "height": 844}, "hasTouch": True}
-WIDE: Final = {"viewport": {"width": 1440, "height": 900}}
+PHONE: Final[dict[str, Any]] = {"viewport": {"width": 390, "height": 844}, "hasTouch": True}
+WIDE: Final[dict[str, Any]] = {"viewport": {"width": 1440, "height": 900}}
 MOST_BYTES: Final = 400_000
 
 
@@ -47,13 +47,19 @@ def url() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def only_tab(chromium: Chromium, url: str) -> Iterator[Tab]:
+    """The tab of all tests that need none of their own, since to open one takes a second."""
+    with chromium.opened(url, **WIDE) as tab:
+        yield tab
+
+
 @pytest.fixture
-def tab(chromium: Chromium, url: str) -> Generator[Tab, None, None]:
-    """A tab whose console has nothing to complain about in the end."""
-    tab = chromium.open(url, **WIDE)
-    yield tab
-    assert tab.look().problems == []
-    tab.close()
+def tab(only_tab: Tab, url: str) -> Iterator[Tab]:
+    """A tab with a new chat, whose console has nothing to complain about in the end."""
+    only_tab.goto(url)
+    yield only_tab
+    assert only_tab.look().problems == []
 
 
 def say(tab: Tab, text: str) -> None:
@@ -152,17 +158,17 @@ def test_a_page_that_is_loaded_again_reads_on(tab: Tab, url: str) -> None:
 def test_a_second_tab_shows_the_same(tab: Tab, chromium: Chromium, url: str) -> None:
     say(tab, "waits second")
     tab.wait_for("text=It begins,")
-    second = chromium.open(tab.run("location.href"), beside=tab)
-    second.wait_for("text=It begins,")
-    release(url, "second")
-    tab.wait_for("text=It begins, and it ends.")
-    second.wait_for("text=It begins, and it ends.")
-    second.wait_for(button("Send"))
+    with chromium.opened(tab.run("location.href"), beside=tab) as second:
+        second.wait_for("text=It begins,")
+        release(url, "second")
+        tab.wait_for("text=It begins, and it ends.")
+        second.wait_for("text=It begins, and it ends.")
+        second.wait_for(button("Send"))
 
-    # It was there before, too.
-    assert ask(tab, "Hello, both") == "You said: Hello, both"
-    second.wait_for("text=You said: Hello, both")
-    assert second.look().problems == []
+        # It was there before, too.
+        assert ask(tab, "Hello, both") == "You said: Hello, both"
+        second.wait_for("text=You said: Hello, both")
+        assert second.look().problems == []
 
 
 def test_a_call_is_approved_or_denied(tab: Tab) -> None:
@@ -218,7 +224,7 @@ def test_the_inspector_has_each_chunk_and_the_verdict(tab: Tab) -> None:
     assert tab.wait_for(f"{region} >> .verdict") == "accepted\nby ai 5.0.92+, 6.0.0+, 7.0.0+"
     assert tab.wait_for(f"{region} >> text=SSE")
     tab.click('role=option >> text="text-delta" >> nth=0')
-    assert '"delta": "You said: Good morning "' in tab.wait_for('role=group[name="JSON"]')
+    assert '"delta": "You' in tab.wait_for('role=group[name="JSON"]')
     assert tab.wait_for('role=group[name="Raw"]').splitlines()[-1].startswith('data: {"type":"text-delta"')
     assert '"text": "You said: Good morning "' in tab.wait_for('role=group[name="The part it made"]')
     tab.fill('role=searchbox[name="Filter"]', "finish-step")
@@ -238,32 +244,30 @@ def test_the_inspector_says_why_a_stream_is_refused(chromium: Chromium) -> None:
         for name in ("First", "Broken")
     ]
     routes = [*page_routes(agents), Route("/broken", broken_chat, methods=["POST"])]
-    with serving(Starlette(routes=routes)) as url:
-        tab = chromium.open(f"{url}/?agent=First", **WIDE)
+    with serving(Starlette(routes=routes)) as url, chromium.opened(url, **WIDE) as tab:
         tab.select('role=combobox[name="Agent"]', "Broken")
         tab.click(button("Inspector"))
         tab.click(f'role=group[name="Suggested prompts"] >> {button("Hello")}')
         tab.wait_for("role=alert")
         tab.wait_for('role=region[name="Inspector"] >> text="refused"')
-        assert tab.wait_for(".violation").splitlines()[:5] == [
+        assert [line for line in tab.wait_for(".violation").splitlines() if line] == [
             "`text-delta` for the part '1', which is not open.",
             "Rule",
             "part-not-open",
             "Remedy",
             "Send the part's start first; `finish-step` closes all parts for older clients.",
+            "Show the chunk",
         ]
-        tab.close()
 
 
 def test_the_inspector_sees_that_something_buffers(chromium: Chromium, url: str) -> None:
-    nginx = Nginx(int(url.rpartition(":")[2]))
-    tab = chromium.open(f"http://127.0.0.1:{nginx.hops['buffers'].port}", **WIDE)
-    tab.click(button("Inspector"))
-    ask(tab, "slowly")
-    told = tab.wait_for('role=region[name="Inspector"] >> text=in one burst')
+    with closing(Nginx(int(url.rpartition(":")[2]))) as nginx:
+        address = f"http://127.0.0.1:{nginx.hops['buffers'].port}"
+        with chromium.opened(address, **WIDE) as tab:
+            tab.click(button("Inspector"))
+            ask(tab, "slowly")
+            told = tab.wait_for('role=region[name="Inspector"] >> text=in one burst')
     assert re.fullmatch(r"\d\d chunks in one burst: something in between buffers\.", told)
-    tab.close()
-    nginx.close()
 
 
 def test_no_text_of_an_agent_runs(tab: Tab, url: str) -> None:
@@ -276,48 +280,45 @@ def test_no_text_of_an_agent_runs(tab: Tab, url: str) -> None:
     links: list[str] = tab.run("[...document.querySelectorAll('article a')].map((link) => link.protocol)")
     assert set(links) <= {"https:", "http:"}
     elements = "script, iframe, style, base, object, embed, form[action], svg:not(.icon), math, [onerror], [onload]"
-    assert tab.run(f"document.querySelectorAll('article').length && document.querySelectorAll('article {elements}').length") == 0
+    assert tab.run(f"document.querySelectorAll('article :is({elements})').length") == 0
     assert tab.run("window.hacked") is None
     assert {address.partition("?")[0].startswith(url) for _, address, _ in tab.look().requests} == {True}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_the_page_is_accessible(chromium: Chromium, url: str, scheme: str, size: dict[str, Any], tmp_path: Path) -> None:
-    tab = chromium.open(url, **size, colorScheme=scheme)
+def test_light_and_dark_wide_and_narrow_it_is_accessible(tab: Tab) -> None:
     for text in ("parts", "tools", "markdown"):
         ask(tab, text)
     say(tab, "approve")
     tab.wait_for(button("Approve"))
-    assert tab.run(AXE + FAULTS) == []
-    assert tab.run("document.documentElement.scrollWidth <= innerWidth")
-    is_dark = tab.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 22, 20)"
-    assert is_dark == (scheme == "dark")
-    tab.click(button("Inspector"))
-    tab.wait_for('role=region[name="Inspector"] >> text="accepted"')
-    assert tab.run(FAULTS) == []
-    assert tab.look().problems == []
-    tab.close()
+    tab.run(AXE)
+    for scheme, color in (("dark", "rgb(22, 22, 20)"), ("light", "rgb(250, 249, 247)")):
+        for width in (390, 1440):
+            tab.look_like(scheme, width)
+            assert tab.run("getComputedStyle(document.body).backgroundColor") == color
+            assert tab.run("document.documentElement.scrollWidth") == width
+            assert tab.run(FAULTS) == []
+            tab.click(button("Inspector"))
+            tab.wait_for('role=region[name="Inspector"] >> text="accepted"')
+            assert tab.run(FAULTS) == []
+            tab.click(button("Close"))
 
 
 def test_on_a_phone_the_list_opens_over_the_chat(chromium: Chromium, url: str) -> None:
-    tab = chromium.open(url, **PHONE)
-    ask(tab, "From my phone")
-    tab.wait_for_hidden(button("New chat"))
-    tab.click(button("List of chats"))
-    tab.click('role=link[name="From my phone"]')
-    tab.wait_for_hidden(button("New chat"))
-    assert tab.look().problems == []
-    tab.close()
+    with chromium.opened(url, **PHONE) as tab:
+        ask(tab, "From my phone")
+        tab.wait_for_hidden(button("New chat"))
+        tab.click(button("List of chats"))
+        tab.click('role=link[name="From my phone"]')
+        tab.wait_for_hidden(button("New chat"))
+        assert tab.look().problems == []
 
 
 def test_the_keyboard_is_enough(tab: Tab) -> None:
     assert tab.run("document.activeElement.ariaLabel") == "Message"
-    ask(tab, "approve by keys")
-    for key in ("Shift+Tab",) * 3:
-        tab.press("body", key)
+    say(tab, "approve by keys")
+    tab.wait_for(button("Approve"))
     names: list[str] = []
-    while (name := tab.run("document.activeElement.innerText || document.activeElement.ariaLabel")) != "Approve":
+    while (name := tab.run("document.activeElement.ariaLabel || document.activeElement.innerText")) != "Approve":
         names.append(name)
         assert len(names) < 20, names
         tab.press(":focus", "Shift+Tab")
@@ -326,8 +327,8 @@ def test_the_keyboard_is_enough(tab: Tab) -> None:
 
 
 def test_a_token_is_asked_for_and_kept_for_the_tab(chromium: Chromium) -> None:
-    with serving(create_app(agent, page=True, authenticate=BearerTokens({"sesame": "ada"}))) as url:
-        tab = chromium.open(url)
+    app = create_app(agent, page=True, authenticate=BearerTokens({"sesame": "ada"}))
+    with serving(app) as url, chromium.opened(url) as tab:
         tab.fill('role=textbox[name="Token"]', "wrong")
         tab.click(button("Continue"))
         tab.wait_for("text=The server did not take that token.")
@@ -337,7 +338,7 @@ def test_a_token_is_asked_for_and_kept_for_the_tab(chromium: Chromium) -> None:
         tab.reload()
         assert tab.wait_for(LAST) == "You said: Open"
         assert tab.run("localStorage.length") == 0
-        tab.close()
+        assert tab.look().problems == []
 
 
 def test_ten_thousand_chunks_are_shown(tab: Tab, capsys: pytest.CaptureFixture[str]) -> None:

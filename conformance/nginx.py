@@ -21,7 +21,7 @@ _ROUTES: Final[dict[Route, str]] = {
     "defaults": "",
     "gzip": "gzip on; gzip_types text/event-stream; gzip_proxied any;",
     "20 seconds": "proxy_read_timeout 20s; send_timeout 20s;",
-    "buffers": "proxy_ignore_headers X-Accel-Buffering;",
+    "buffers": "proxy_ignore_headers X-Accel-Buffering; gzip on; gzip_types text/event-stream; gzip_proxied any;",
 }
 _CONFIG: Final = """
 daemon off;

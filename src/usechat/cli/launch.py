@@ -184,6 +184,7 @@ def _banner(settings: ServeSettings, port: int) -> str:
     runs = f"Runs are kept in {settings.runs_name}.\n" if settings.runs else ""
     return (
         f"usechat serves {settings.target} at {url}{settings.path}\n\n"
+        f"  {url}/ is a page to talk to it.\n\n"
         f"{how_to_connect(f'{url}{settings.path}')}\n"
         f"Chats are {kept}.\n{runs}"
         f"Nobody has to sign in, so only this computer can connect{proxies}.\n{cors}"

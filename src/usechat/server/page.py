@@ -94,18 +94,23 @@ class _Recording(Struct):
 _RECORDING: Final = msgspec.json.Decoder(_Recording)
 
 
-def page_routes(agents: Sequence[PageAgent], authenticate: Authenticate | None = None) -> list[Route]:
-    """The page at `/`, and below `/page` its files, its settings and the check, which is for users who may chat."""
+def page_routes(
+    agents: Sequence[PageAgent], authenticate: Authenticate | None = None, *, built: Path = BUILT
+) -> list[Route]:
+    """The page at `/`, and below `/page` its files, its settings and the check, which is for users who may chat.
+
+    `built` is the folder that `web/` was built into.
+    """
 
     async def index(request: Request) -> Response:
-        if not (BUILT / "index.html").is_file():
+        if not (built / "index.html").is_file():
             url = str(request.url.replace(path=_root(request) + agents[0].path, query=""))
             return PlainTextResponse(_NOT_BUILT.format(url=url), headers=_HEADERS)
-        return FileResponse(BUILT / "index.html", headers=_HEADERS)
+        return FileResponse(built / "index.html", headers=_HEADERS)
 
     async def file(request: Request) -> Response:
         name = _FILE.fullmatch(request.path_params["name"])
-        path = BUILT / "page" / name[0] if name else None
+        path = built / "page" / name[0] if name else None
         if name is None or path is None or not path.is_file():
             return PlainTextResponse("The page has no such file.", status_code=404)
         return FileResponse(path, headers=_FILE_HEADERS, media_type=_TYPES[name[1]])

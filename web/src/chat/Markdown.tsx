@@ -82,6 +82,12 @@ const COMPONENTS = {
   table: Table,
 };
 
+// Made once, since a block is parsed again whenever one of these is another than before.
+const NO_PLUGINS: [] = [];
+const UNASKED = { enabled: false };
+// Links and images are checked where they are drawn.
+const asItIs = (url: string) => url;
+
 /** Text as markdown while it still grows. HTML in it is shown as the text that it is. */
 export const Markdown = memo(function Markdown({ text, live }: { text: string; live: boolean }) {
   return (
@@ -91,9 +97,9 @@ export const Markdown = memo(function Markdown({ text, live }: { text: string; l
       dir="auto"
       parseIncompleteMarkdown={live}
       controls={false}
-      rehypePlugins={[]}
-      urlTransform={(url) => url}
-      linkSafety={{ enabled: false }}
+      rehypePlugins={NO_PLUGINS}
+      urlTransform={asItIs}
+      linkSafety={UNASKED}
       components={COMPONENTS}
     >
       {text}

@@ -30,6 +30,8 @@ export interface Turn {
 }
 
 const KEPT = 50;
+// In bytes.
+const SLICE = 8192;
 
 export class Recorder {
   turns: Turn[] = [];
@@ -90,17 +92,25 @@ export class Recorder {
       this.changed();
     };
     const reader = body.getReader();
+    let rest: Uint8Array = new Uint8Array();
     return new ReadableStream({
       pull: async (controller) => {
         try {
-          const { done, value } = await reader.read();
-          if (done) {
-            end();
-            controller.close();
-            return;
+          if (rest.length === 0) {
+            const { done, value } = await reader.read();
+            if (done) {
+              end();
+              controller.close();
+              return;
+            }
+            this.#take(turn, parser, value);
+            rest = value;
+          } else {
+            // What came at once is read in slices, between which the page can be drawn and used.
+            await new Promise((resolve) => setTimeout(resolve));
           }
-          this.#take(turn, parser, value);
-          controller.enqueue(value);
+          controller.enqueue(rest.subarray(0, SLICE));
+          rest = rest.subarray(SLICE);
         } catch (error) {
           end();
           controller.error(error);
