@@ -1,5 +1,6 @@
 """One Chromium, the tabs in it, and the apps that Vite builds for them."""
 
+import json
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -92,6 +93,25 @@ class Tab:
         while not any(f"{method} {url}".startswith(line) for method, url, _ in self.look().requests):
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+    def attach(self, selector: str, file: Path) -> None:
+        self._call("setInputFiles", selector, str(file))
+
+    def drop(self, selector: str, name: str, content: str) -> None:
+        """Drop a file on an element."""
+        given = json.dumps([selector, name, content])
+        self.run(f"""(() => {{
+          const [selector, name, content] = {given};
+          const dataTransfer = new DataTransfer();
+          dataTransfer.items.add(new File([content], name));
+          const drop = new DragEvent("drop", {{ dataTransfer, bubbles: true, cancelable: true }});
+          document.querySelector(selector).dispatchEvent(drop);
+        }})()""")
+
+    def download(self, selector: str, path: Path) -> Path:
+        """Click, and save the file that comes of it."""
+        self._chromium.ask("download", tab=self.number, selector=selector, path=str(path))
+        return path
 
     def select(self, selector: str, option: str) -> None:
         self._call("selectOption", selector, option)

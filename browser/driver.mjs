@@ -68,6 +68,11 @@ const operations = {
   },
   /** Calls any method of Playwright's page whose arguments and value are JSON. */
   call: ({ tab, method, args }) => tabs[tab].page[method](...args),
+  async download({ tab, selector, path }) {
+    const { page } = tabs[tab];
+    const [download] = await Promise.all([page.waitForEvent('download'), page.click(selector)]);
+    await download.saveAs(path);
+  },
   look: ({ tab }) => ({ problems: tabs[tab].problems, requests: tabs[tab].requests }),
   close: ({ tab }) => (tabs[tab].isOwner ? tabs[tab].context.close() : tabs[tab].page.close()),
 };

@@ -148,6 +148,11 @@ async def _many(chat: Chat) -> AsyncGenerator[Any, None]:
     yield "That is all."
 
 
+async def _files(chat: Chat) -> AsyncGenerator[Any, None]:
+    files = [part for part in chat.messages[-1].parts if part["type"] == "file"]
+    yield ", ".join(f"{file['mediaType']}: {file['filename']}" for file in files)
+
+
 async def _slowly(_chat: Chat) -> AsyncGenerator[Any, None]:
     for number in range(50):
         yield f"{number} "
@@ -215,6 +220,7 @@ _SHOWS: Final[dict[str, Callable[[Chat], AsyncGenerator[Any, None]]]] = {
     "many": _many,
     "slowly": _slowly,
     "fails": _fails,
+    "files": _files,
     "parts": _parts,
     "attack": _attack,
 }

@@ -1,10 +1,12 @@
 import { generateId, type UIMessage } from "ai";
-import { useCallback, useEffect, useMemo, useState } from "react";
+import { type DragEvent, useCallback, useEffect, useMemo, useState } from "react";
 
 import { Conversation } from "./chat/Conversation.tsx";
+import { Replay } from "./chat/Replay.tsx";
 import { Sidebar } from "./chat/Sidebar.tsx";
 import { SignIn } from "./chat/SignIn.tsx";
 import { Connection } from "./connection.ts";
+import { readRecording, type Recording } from "./recording/file.ts";
 import { onSignedOut } from "./session.ts";
 import { type Agent, loadSettings, type Settings } from "./settings.ts";
 import type { ChatEntry } from "./transport.ts";
@@ -55,6 +57,9 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
   const [chats, setChats] = useState<ChatEntry[]>([]);
   const [inspecting, setInspecting] = useState(false);
   const [isMenuOpen, setMenuOpen] = useState(false);
+  const [recording, setRecording] = useState<Recording>();
+  const [replays, setReplays] = useState(0);
+  const [problem, setProblem] = useState("");
   const title = chats.find(({ id }) => id === chatId)?.title ?? "";
 
   const list = useCallback(() => void transport.chats().then(setChats, () => undefined), [transport]);
@@ -64,7 +69,18 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
     document.title = title ? `${title} – usechat` : "usechat";
   }, [title]);
 
+  const drop = (event: DragEvent) => {
+    const file = [...event.dataTransfer.files].find(({ name }) => name.endsWith(".jsonl"));
+    if (event.defaultPrevented || file === undefined) return;
+    event.preventDefault();
+    void readRecording(file).then((read) => {
+      setRecording(read);
+      setReplays(replays + 1);
+      setInspecting(true);
+    }, (error: Error) => setProblem(error.message));
+  };
   const open = (id: string) => {
+    setRecording(undefined);
     setMenuOpen(false);
     go({ agent, chatId: id });
   };
@@ -76,7 +92,11 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
     });
   };
   return (
-    <div className={`window ${inspecting ? "inspecting" : ""} ${isMenuOpen ? "menu-open" : ""}`}>
+    <div
+      className={`window ${inspecting ? "inspecting" : ""} ${isMenuOpen ? "menu-open" : ""}`}
+      onDragOver={(event) => event.preventDefault()}
+      onDrop={drop}
+    >
       <Sidebar
         agents={agents}
         agent={agent}
@@ -96,23 +116,35 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
         <p className="title" dir="auto">
           {title || agent.name || "New conversation"}
         </p>
+        {problem && <p role="alert" className="problem">{problem}</p>}
         <button type="button" className="button" aria-expanded={inspecting} onClick={() => setInspecting(!inspecting)}>
           <Icon name="inspect" />
           Inspector
         </button>
       </header>
-      <Loaded key={chatId} connection={connection} chatId={chatId}>
-        {(loaded) => (
-          <Conversation
-            connection={connection}
-            id={chatId}
-            loaded={loaded}
-            inspecting={inspecting}
-            closeInspector={() => setInspecting(false)}
-            onTurn={list}
-          />
-        )}
-      </Loaded>
+      {recording ? (
+        <Replay
+          key={replays}
+          recording={recording}
+          agent={agent}
+          inspecting={inspecting}
+          closeInspector={() => setInspecting(false)}
+          close={() => setRecording(undefined)}
+        />
+      ) : (
+        <Loaded key={chatId} connection={connection} chatId={chatId}>
+          {(loaded) => (
+            <Conversation
+              connection={connection}
+              id={chatId}
+              loaded={loaded}
+              inspecting={inspecting}
+              closeInspector={() => setInspecting(false)}
+              onTurn={list}
+            />
+          )}
+        </Loaded>
+      )}
     </div>
   );
 }

@@ -13,11 +13,12 @@ export class Connection {
 
   readonly agent: Agent;
 
-  constructor(agent: Agent) {
+  /** `base` is another server than that of the page. */
+  constructor(agent: Agent, base: typeof fetch = signedFetch) {
     this.agent = agent;
     this.#tabs = new BroadcastChannel(`usechat ${agent.path}`);
     this.#tabs.onmessage = ({ data }: MessageEvent<string>) => this.#tell(data);
-    const fetch = tapped(agent.path, this.recorder, signedFetch, (turn) => {
+    const fetch = tapped(agent.path, this.recorder, base, (turn) => {
       if (turn.kind === "asked") this.changed(turn.chatId);
     });
     this.transport = new Transport(agent, fetch);

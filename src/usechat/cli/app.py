@@ -5,6 +5,7 @@ import typer
 
 from usechat.cli.check import check
 from usechat.cli.map import map_log
+from usechat.cli.replay import replay
 from usechat.cli.serve import serve
 from usechat.cli.session_agent import session_agent
 from usechat.cli.sessions import sessions
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(check)
 app.command("map")(map_log)
+app.command()(replay)
 app.command()(serve)
 app.add_typer(sessions, name="sessions")
 app.command("session-agent")(session_agent)

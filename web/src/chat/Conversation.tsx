@@ -4,6 +4,7 @@ import { useEffect } from "react";
 import type { Connection } from "../connection.ts";
 import { Inspector } from "../inspector/Inspector.tsx";
 import { DataPart } from "../parts/data/DataPart.tsx";
+import type { Recording } from "../recording/file.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Composer } from "./Composer.tsx";
 import { Message } from "./Message.tsx";
@@ -14,14 +15,16 @@ interface Props {
   connection: Connection;
   id: string;
   loaded: UIMessage[];
+  /** A recording, which is played at once. */
+  played?: Recording;
   inspecting: boolean;
   closeInspector: () => void;
   /** Called when a turn is over. */
   onTurn: () => void;
 }
 
-export function Conversation({ connection, id, loaded, inspecting, closeInspector, onTurn }: Props) {
-  const chat = useConversation(connection, id, loaded);
+export function Conversation({ connection, id, loaded, played, inspecting, closeInspector, onTurn }: Props) {
+  const chat = useConversation(connection, id, loaded, played);
   const { messages, running, error } = chat;
   const last = messages.at(-1);
   useEffect(() => {

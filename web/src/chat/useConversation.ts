@@ -1,9 +1,10 @@
 /** One chat: its messages, and everything a user can do to them. */
-import { useChat } from "@ai-sdk/react";
+import { useChat, type UseChatHelpers } from "@ai-sdk/react";
 import { lastAssistantMessageIsCompleteWithApprovalResponses, lastAssistantMessageIsCompleteWithToolCalls, type UIMessage } from "ai";
 import { useEffect, useMemo, useRef, useState } from "react";
 
 import type { Connection } from "../connection.ts";
+import type { Recording } from "../recording/file.ts";
 import type { MessageActions } from "./Message.tsx";
 
 // At most so often is the page drawn while an answer comes, in milliseconds.
@@ -14,7 +15,7 @@ export interface TransientData {
   data: unknown;
 }
 
-export function useConversation(connection: Connection, id: string, loaded: UIMessage[]) {
+export function useConversation(connection: Connection, id: string, loaded: UIMessage[], played?: Recording) {
   const { transport, recorder } = connection;
   const [transient, setTransient] = useState<TransientData[]>([]);
   const [isStopped, setStopped] = useState(false);
@@ -44,7 +45,8 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
 
   useEffect(() => {
     let isHere = true;
-    const isIdle = () => isHere && latest.current.status !== "submitted" && latest.current.status !== "streaming";
+    // A message that could not be sent is only here, so what failed stays until it is tried again.
+    const isIdle = () => isHere && latest.current.status === "ready";
     const load = async () => {
       const messages = await transport.messages(id).catch(() => undefined);
       if (messages !== undefined && messages.length > 0 && isIdle()) latest.current.setMessages(messages);
@@ -55,7 +57,8 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
       // The turn may have ended between the two questions.
       await load();
     };
-    if (loaded.length > 0) void follow();
+    if (played !== undefined) void play(latest.current, played);
+    else if (loaded.length > 0) void follow();
     // Another tab has asked something in this chat, or time has passed.
     const heard = connection.onOthers((chatId) => {
       if (chatId === id) void load().then(follow);
@@ -108,4 +111,11 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
     void chat.regenerate();
   };
   return { ...chat, running, transient, isStopped, actions, stop, send, retry };
+}
+
+/** Does what was done when the recording was made: asks, goes on, or reads on. */
+function play({ sendMessage, resumeStream }: Pick<UseChatHelpers<UIMessage>, "sendMessage" | "resumeStream">, { request }: Recording) {
+  const message = request?.message ?? request?.messages?.at(-1);
+  if (message === undefined) return resumeStream();
+  return sendMessage(message.role === "user" ? message : undefined);
 }

@@ -2,6 +2,7 @@ import type { UIMessage } from "ai";
 import { useState, useSyncExternalStore } from "react";
 
 import type { Connection } from "../connection.ts";
+import { download } from "../recording/file.ts";
 import type { Turn } from "../recording/recorder.ts";
 import { CopyButton } from "../ui/CopyButton.tsx";
 import { Icon } from "../ui/icons.tsx";
@@ -80,13 +81,19 @@ function TurnView({ turn, client, messages }: { turn: Turn; client: string; mess
       </div>
       <Timeline rows={rowsOf(turn, hidden, wanted.toLowerCase())} selected={selected} select={setSelected} />
       {selected !== undefined && <Detail turn={turn} index={selected} messages={messages} close={() => setSelected(undefined)} />}
-      {turn.kind === "asked" && (
-        <footer className="row" role="group" aria-label="The request in other words">
-          <CopyButton text={() => asCurl(turn)} label="curl" shown="curl" />
-          <CopyButton text={() => asPython(turn)} label="Python" shown="Python" />
-          <CopyButton text={() => asUseChat(turn)} label="useChat" shown="useChat" />
-        </footer>
-      )}
+      <footer className="row">
+        <button type="button" className="button small" disabled={!turn.ended} onClick={() => download(turn)}>
+          <Icon name="down" />
+          Recording
+        </button>
+        {turn.kind === "asked" && (
+          <div className="row" role="group" aria-label="The request in other words">
+            <CopyButton text={() => asCurl(turn)} label="curl" shown="curl" />
+            <CopyButton text={() => asPython(turn)} label="Python" shown="Python" />
+            <CopyButton text={() => asUseChat(turn)} label="useChat" shown="useChat" />
+          </div>
+        )}
+      </footer>
     </>
   );
 }
