@@ -3,14 +3,14 @@ import { useState, useSyncExternalStore } from "react";
 
 import type { Connection } from "../connection.ts";
 import { download } from "../recording/file.ts";
-import type { Turn } from "../recording/recorder.ts";
+import type { RecordedChunk, Turn } from "../recording/recorder.ts";
 import { CopyButton } from "../ui/CopyButton.tsx";
 import { Icon } from "../ui/icons.tsx";
 import { Detail } from "./Detail.tsx";
 import { FiguresView } from "./FiguresView.tsx";
 import { type Kind, kindOf, KINDS, NAMES } from "./kinds.ts";
 import { asCurl, asPython, asUseChat } from "./samples.ts";
-import { type Row, Timeline } from "./Timeline.tsx";
+import { Timeline } from "./Timeline.tsx";
 import { VerdictView } from "./VerdictView.tsx";
 
 interface Props {
@@ -72,14 +72,14 @@ function TurnView({ turn, client, messages }: { turn: Turn; client: string; mess
       <div className="filters">
         <input className="field small" type="search" aria-label="Filter" placeholder="Filter" value={wanted} onChange={(event) => setWanted(event.target.value)} />
         <div className="kinds" role="group" aria-label="Kinds of chunks">
-          {KINDS.filter((kind) => turn.chunks.some(({ type }) => kindOf(type) === kind)).map((kind) => (
+          {KINDS.filter((kind) => [...turn.types].some((type) => kindOf(type) === kind)).map((kind) => (
             <button key={kind} type="button" className={`kind kind-${kind}`} aria-pressed={!hidden.has(kind)} onClick={() => toggle(kind)}>
               {NAMES[kind]}
             </button>
           ))}
         </div>
       </div>
-      <Timeline rows={rowsOf(turn, hidden, wanted.toLowerCase())} selected={selected} select={setSelected} />
+      <Timeline chunks={turn.chunks} places={placesOf(turn, hidden, wanted.toLowerCase())} selected={selected} select={setSelected} />
       {selected !== undefined && <Detail turn={turn} index={selected} messages={messages} close={() => setSelected(undefined)} />}
       <footer className="row">
         <button type="button" className="button small" disabled={!turn.ended} onClick={() => download(turn)}>
@@ -98,7 +98,9 @@ function TurnView({ turn, client, messages }: { turn: Turn; client: string; mess
   );
 }
 
-function rowsOf(turn: Turn, hidden: ReadonlySet<Kind>, wanted: string): Row[] {
-  const rows = turn.chunks.map((chunk, index) => ({ index, chunk, gap: chunk.at - (turn.chunks[index - 1]?.at ?? 0) }));
-  return rows.filter(({ chunk }) => !hidden.has(kindOf(chunk.type)) && (wanted === "" || chunk.data.toLowerCase().includes(wanted)));
+/** Where the chunks are that pass the filter; undefined if all do. */
+function placesOf({ chunks }: Turn, hidden: ReadonlySet<Kind>, wanted: string): number[] | undefined {
+  if (hidden.size === 0 && wanted === "") return undefined;
+  const passes = ({ type, data }: RecordedChunk) => !hidden.has(kindOf(type)) && data.toLowerCase().includes(wanted);
+  return chunks.flatMap((chunk, index) => (passes(chunk) ? [index] : []));
 }

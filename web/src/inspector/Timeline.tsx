@@ -4,15 +4,10 @@ import type { RecordedChunk } from "../recording/recorder.ts";
 import { time } from "../ui/numbers.ts";
 import { kindOf } from "./kinds.ts";
 
-export interface Row {
-  /** The chunk's place in the stream. */
-  index: number;
-  chunk: RecordedChunk;
-  gap: number;
-}
-
 interface Props {
-  rows: Row[];
+  chunks: RecordedChunk[];
+  /** The places of those that are shown; without it all are. */
+  places: number[] | undefined;
   selected: number | undefined;
   select: (index: number) => void;
 }
@@ -21,14 +16,16 @@ const HEIGHT = 28;
 const BEYOND = 8;
 
 /** The chunks by time. Only those that can be seen are drawn, since there may be tens of thousands. */
-export function Timeline({ rows, selected, select }: Props) {
+export function Timeline({ chunks, places, selected, select }: Props) {
   const area = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(400);
   const first = Math.max(0, Math.floor(top / HEIGHT) - BEYOND);
-  const seen = rows.slice(first, first + Math.ceil(height / HEIGHT) + 2 * BEYOND);
-  const place = rows.findIndex(({ index }) => index === selected);
+  const count = places?.length ?? chunks.length;
+  const end = Math.min(count, first + Math.ceil(height / HEIGHT) + 2 * BEYOND);
+  const seen = Array.from({ length: Math.max(0, end - first) }, (_, offset) => places?.[first + offset] ?? first + offset);
+  const place = selected === undefined ? -1 : (places?.indexOf(selected) ?? selected);
 
   useLayoutEffect(() => {
     const box = area.current;
@@ -39,7 +36,7 @@ export function Timeline({ rows, selected, select }: Props) {
   }, []);
   useEffect(() => {
     if (follows.current && area.current) area.current.scrollTop = area.current.scrollHeight;
-  }, [rows.length]);
+  }, [count]);
   useEffect(() => {
     const box = area.current;
     if (box === null || place < 0) return;
@@ -49,12 +46,12 @@ export function Timeline({ rows, selected, select }: Props) {
   }, [place]);
 
   const move = (event: KeyboardEvent) => {
-    const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -rows.length, End: rows.length };
+    const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -count, End: count };
     const step = steps[event.key];
-    if (step === undefined || rows.length === 0) return;
+    if (step === undefined || count === 0) return;
     event.preventDefault();
-    const to = rows[Math.min(rows.length - 1, Math.max(0, place + step))];
-    if (to) select(to.index);
+    const to = Math.min(count - 1, Math.max(0, place + step));
+    select(places?.[to] ?? to);
   };
   return (
     <div
@@ -70,27 +67,44 @@ export function Timeline({ rows, selected, select }: Props) {
         follows.current = box.scrollHeight - box.scrollTop - box.clientHeight < HEIGHT;
       }}
     >
-      <div role="presentation" style={{ height: rows.length * HEIGHT }}>
+      <div role="presentation" style={{ height: count * HEIGHT }}>
         <div role="presentation" style={{ transform: `translateY(${first * HEIGHT}px)` }}>
-          {seen.map(({ index, chunk, gap }, offset) => (
-            <div
-              key={index}
-              id={`chunk-${index}`}
-              role="option"
-              aria-selected={index === selected}
-              aria-setsize={rows.length}
-              aria-posinset={first + offset + 1}
-              className={`chunk-row kind-${kindOf(chunk.type)}`}
-              onClick={() => select(index)}
-            >
-              <span className="at">{Math.round(chunk.at)}</span>
-              <span className={gap > 2000 ? "gap long" : "gap"}>{gap >= 1 ? `+${time(gap)}` : ""}</span>
-              <span className="type">{chunk.type}</span>
-              <span className="preview">{preview(chunk)}</span>
-            </div>
+          {seen.map((index, offset) => (
+            <Row key={index} chunks={chunks} index={index} selected={index === selected} select={select} size={count} position={first + offset + 1} />
           ))}
         </div>
       </div>
+    </div>
+  );
+}
+
+interface RowProps {
+  chunks: RecordedChunk[];
+  index: number;
+  selected: boolean;
+  select: (index: number) => void;
+  size: number;
+  position: number;
+}
+
+function Row({ chunks, index, selected, select, size, position }: RowProps) {
+  const chunk = chunks[index];
+  if (chunk === undefined) return null;
+  const gap = chunk.at - (chunks[index - 1]?.at ?? 0);
+  return (
+    <div
+      id={`chunk-${index}`}
+      role="option"
+      aria-selected={selected}
+      aria-setsize={size}
+      aria-posinset={position}
+      className={`chunk-row kind-${kindOf(chunk.type)}`}
+      onClick={() => select(index)}
+    >
+      <span className="at">{Math.round(chunk.at)}</span>
+      <span className={gap > 2000 ? "gap long" : "gap"}>{gap >= 1 ? `+${time(gap)}` : ""}</span>
+      <span className="type">{chunk.type}</span>
+      <span className="preview">{preview(chunk)}</span>
     </div>
   );
 }

@@ -1,5 +1,5 @@
 /** How fast a stream came, and whether something held it up. */
-import type { Turn } from "./recorder.ts";
+import type { RecordedChunk, Turn } from "./recorder.ts";
 
 export interface Figures {
   firstByte: number | undefined;
@@ -20,19 +20,24 @@ export function figures(turn: Turn): Figures {
   const { chunks } = turn;
   const first = chunks[0];
   const last = chunks.at(-1);
-  const gaps = chunks.map((chunk, index) => chunk.at - (chunks[index - 1]?.at ?? 0));
   const seconds = first && last ? (last.at - first.at) / 1000 : 0;
+  let longestGap = 0;
+  let before = 0;
+  for (const { at } of chunks) {
+    longestGap = Math.max(longestGap, at - before);
+    before = at;
+  }
   return {
     firstByte: turn.firstByte,
     firstText: chunks.find((chunk) => chunk.type === "text-delta")?.at,
-    longestGap: gaps.reduce((most, gap) => Math.max(most, gap), 0),
+    longestGap,
     rate: seconds > 0.05 ? (chunks.length - 1) / seconds : undefined,
-    burst: turn.kind === "asked" && first && first.at > LATE ? burst(gaps) : undefined,
+    burst: turn.kind === "asked" && first && first.at > LATE ? burst(chunks) : undefined,
   };
 }
 
-function burst(gaps: number[]): number | undefined {
-  const end = gaps.findIndex((gap, index) => index > 0 && gap > TOGETHER);
-  const together = end === -1 ? gaps.length : end;
+function burst(chunks: RecordedChunk[]): number | undefined {
+  const end = chunks.findIndex(({ at }, index) => at - (chunks[index - 1]?.at ?? at) > TOGETHER);
+  const together = end === -1 ? chunks.length : end;
   return together >= MANY ? together : undefined;
 }

@@ -26,6 +26,8 @@ export interface Turn {
   firstByte: number | undefined;
   bytes: number;
   chunks: RecordedChunk[];
+  /** The types of its chunks. */
+  types: Set<string>;
   ended: boolean;
 }
 
@@ -57,6 +59,7 @@ export class Recorder {
       firstByte: undefined,
       bytes: 0,
       chunks: [],
+      types: new Set(),
       ended: false,
     };
     this.turns = [...this.turns.slice(1 - KEPT), turn];
@@ -128,7 +131,10 @@ export class Recorder {
     turn.firstByte ??= at;
     turn.bytes += bytes.length;
     for (const { raw, data } of parser.feed(bytes)) {
-      if (data !== "" && data !== "[DONE]") turn.chunks.push({ at, type: typeOf(data), raw, data });
+      if (data === "" || data === "[DONE]") continue;
+      const type = typeOf(data);
+      turn.types.add(type);
+      turn.chunks.push({ at, type, raw, data });
     }
     this.changed();
   }
