@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the product, `make test` sets up and runs every check.
-.PHONY: run test soak setup packages format lock bench docs clean
+.PHONY: run page test soak setup packages format lock bench docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,9 +7,18 @@ UV := $(BIN)/uv
 # Where nothing is kept, every process of the tests compiles all that it imports, which doubles their time.
 unexport PYTHONDONTWRITEBYTECODE
 
-run: .venv/ready
+# Without Node there is no page, and the server says so.
+run: .venv/ready $(if $(shell command -v npm 2> /dev/null),page)
 	@echo "usechat: serving examples/hello; stop it with Ctrl-C"
 	$(BIN)/usechat serve examples.hello.agent:agent
+
+# The chat page, which the server serves and the wheel carries.
+page: src/usechat/page/index.html
+
+PAGE_SOURCES := $(shell find web/src -type f) web/index.html web/package-lock.json web/tsconfig.json web/vite.config.ts
+src/usechat/page/index.html: web/node_modules/ready $(PAGE_SOURCES)
+	@echo "usechat: building the page"
+	cd web && node_modules/.bin/tsc --project . && node_modules/.bin/vite build --logLevel warn
 
 # More workers than cores, since many tests wait for a process or a socket.
 PYTEST := $(BIN)/pytest -n 4 --dist worksteal
@@ -42,7 +51,7 @@ soak: setup
 	@echo "usechat: the long form of the random and crash tests"
 	USECHAT_SOAK=1 $(PYTEST) tests conformance browser
 
-setup: packages .venv/ready conformance/node_modules/ready browser/node_modules/ready
+setup: packages .venv/ready conformance/node_modules/ready browser/node_modules/ready page
 
 # The tests start an nginx, a PostgreSQL and a Chromium of their own, and need only the programs.
 NGINX := $(shell PATH="$$PATH:/usr/sbin" command -v nginx 2> /dev/null)
@@ -69,8 +78,8 @@ endif
 	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
-# The pinned AI SDK clients, and what builds and opens pages.
-conformance/node_modules/ready browser/node_modules/ready: %/node_modules/ready: %/package-lock.json
+# The pinned AI SDK clients, what builds and opens pages, and what the page is made of.
+conformance/node_modules/ready browser/node_modules/ready web/node_modules/ready: %/node_modules/ready: %/package-lock.json
 	@echo "usechat: setting up npm packages in $*/"
 	cd $* && npm ci --loglevel=error
 	@touch $@
@@ -99,4 +108,4 @@ lock: .venv/ready
 	$(COMPILE) --extra flows --group bench -o locks/bench.txt --upgrade
 
 clean:
-	rm -rf .venv conformance/node_modules browser/node_modules .coverage .hypothesis
+	rm -rf .venv conformance/node_modules browser/node_modules web/node_modules src/usechat/page .coverage .hypothesis

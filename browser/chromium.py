@@ -1,5 +1,9 @@
 """One Chromium, the tabs in it, and the apps that Vite builds for them."""
 
+import json
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +33,21 @@ class Chromium(Node):
         """Build the app in a folder with Vite, and serve it until the Chromium is closed."""
         self.ask("serve", root=str(root), port=port)
 
-    def open(self, url: str) -> "Tab":
-        tab = Tab(self, self.ask("open"))
+    def open(self, url: str, *, beside: "Tab | None" = None, **options: Any) -> "Tab":
+        """Open a tab that shares its storage with another, or has its own and these options of a Playwright context."""
+        given = options if beside is None else {"beside": beside.number}
+        tab = Tab(self, self.ask("open", options=given))
         tab.goto(url)
         return tab
+
+    @contextmanager
+    def opened(self, url: str, *, beside: "Tab | None" = None, **options: Any) -> Generator["Tab", None, None]:
+        """The same, for a while."""
+        tab = self.open(url, beside=beside, **options)
+        try:
+            yield tab
+        finally:
+            tab.close()
 
 
 class Tab:
@@ -40,7 +55,7 @@ class Tab:
 
     def __init__(self, chromium: Chromium, number: int) -> None:
         self._chromium = chromium
-        self._number = number
+        self.number = number
 
     def goto(self, url: str) -> None:
         self._call("goto", url)
@@ -59,11 +74,60 @@ class Tab:
         self._call("waitForSelector", selector)
         return self._call("innerText", selector)
 
+    def look_like(self, scheme: str, width: int) -> None:
+        """Be in a light or a dark world, so wide, and without motion."""
+        self._call("emulateMedia", {"colorScheme": scheme, "reducedMotion": "reduce"})
+        self._call("setViewportSize", {"width": width, "height": 900})
+
+    def wait_for_attached(self, selector: str) -> None:
+        """Wait until it is there, seen or not."""
+        self._call("waitForSelector", selector, {"state": "attached"})
+
+    def wait_for_hidden(self, selector: str) -> None:
+        """Wait until it cannot be seen."""
+        self._call("waitForSelector", selector, {"state": "hidden"})
+
+    def wait_for_request(self, line: str) -> None:
+        """Wait until a request with this method and the beginning of this address was answered."""
+        deadline = time.monotonic() + 60
+        while not any(f"{method} {url}".startswith(line) for method, url, _ in self.look().requests):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def attach(self, selector: str, file: Path) -> None:
+        self._call("setInputFiles", selector, str(file))
+
+    def drop(self, selector: str, name: str, content: str) -> None:
+        """Drop a file on an element."""
+        given = json.dumps([selector, name, content])
+        self.run(f"""(() => {{
+          const [selector, name, content] = {given};
+          const dataTransfer = new DataTransfer();
+          dataTransfer.items.add(new File([content], name));
+          const drop = new DragEvent("drop", {{ dataTransfer, bubbles: true, cancelable: true }});
+          document.querySelector(selector).dispatchEvent(drop);
+        }})()""")
+
+    def download(self, selector: str, path: Path) -> Path:
+        """Click, and save the file that comes of it."""
+        self._chromium.ask("download", tab=self.number, selector=selector, path=str(path))
+        return path
+
+    def select(self, selector: str, option: str) -> None:
+        self._call("selectOption", selector, option)
+
+    def run(self, script: str) -> Any:
+        """Run JavaScript in the page, and give its value."""
+        return self._call("evaluate", script)
+
+    def reload(self) -> None:
+        self._call("reload")
+
     def look(self) -> Seen:
-        return msgspec.convert(self._chromium.ask("look", tab=self._number), Seen)
+        return msgspec.convert(self._chromium.ask("look", tab=self.number), Seen)
 
     def close(self) -> None:
-        self._chromium.ask("close", tab=self._number)
+        self._chromium.ask("close", tab=self.number)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        return self._chromium.ask("call", tab=self._number, method=method, args=arguments)
+        return self._chromium.ask("call", tab=self.number, method=method, args=arguments)

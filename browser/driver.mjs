@@ -36,8 +36,10 @@ class Tab {
   problems = [];
   requests = [];
 
-  async open() {
-    this.context = await (await launching).newContext();
+  /** In the context of another tab if there is one, whose storage it then shares. */
+  async open({ beside, ...options }) {
+    this.context = beside === undefined ? await (await launching).newContext(options) : tabs[beside].context;
+    this.isOwner = beside === undefined;
     this.page = await this.context.newPage();
     this.page.setDefaultTimeout(PATIENCE);
     this.page.on('console', message => {
@@ -59,22 +61,27 @@ const operations = {
     await build({ ...config, build: { minify: false, reportCompressedSize: false } });
     await preview({ ...config, preview: { port, strictPort: true, host: '127.0.0.1' } });
   },
-  async open() {
+  async open({ options }) {
     const tab = new Tab();
-    await tab.open();
+    await tab.open(options);
     return tabs.push(tab) - 1;
   },
   /** Calls any method of Playwright's page whose arguments and value are JSON. */
   call: ({ tab, method, args }) => tabs[tab].page[method](...args),
+  async download({ tab, selector, path }) {
+    const { page } = tabs[tab];
+    const [download] = await Promise.all([page.waitForEvent('download'), page.click(selector)]);
+    await download.saveAs(path);
+  },
   look: ({ tab }) => ({ problems: tabs[tab].problems, requests: tabs[tab].requests }),
-  close: ({ tab }) => tabs[tab].context.close(),
+  close: ({ tab }) => (tabs[tab].isOwner ? tabs[tab].context.close() : tabs[tab].page.close()),
 };
 
 async function answer(line) {
   const request = JSON.parse(line);
   const value = await operations[request.op](request);
   // What Playwright gives for a navigation is no JSON, and nobody needs it.
-  return { value: request.method === 'goto' ? null : (value ?? null) };
+  return { value: ['goto', 'reload', 'waitForSelector'].includes(request.method) ? null : (value ?? null) };
 }
 
 for await (const line of createInterface({ input: process.stdin })) {

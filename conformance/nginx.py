@@ -15,12 +15,13 @@ from pages import Server
 
 __all__ = ["Hop", "Nginx", "Route"]
 
-Route: TypeAlias = Literal["defaults", "gzip", "20 seconds"]
+Route: TypeAlias = Literal["defaults", "gzip", "20 seconds", "buffers"]
 
 _ROUTES: Final[dict[Route, str]] = {
     "defaults": "",
     "gzip": "gzip on; gzip_types text/event-stream; gzip_proxied any;",
     "20 seconds": "proxy_read_timeout 20s; send_timeout 20s;",
+    "buffers": "proxy_ignore_headers X-Accel-Buffering; gzip on; gzip_types text/event-stream; gzip_proxied any;",
 }
 _CONFIG: Final = """
 daemon off;

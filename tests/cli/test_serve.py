@@ -71,6 +71,8 @@ class Agent:
 BANNER = """\
 usechat serves agents:agent at {url}
 
+  {page} is a page to talk to it.
+
   curl -N {url} -H 'content-type: application/json' \\
     -d '{{"id": "1", "message": {{"id": "1", "role": "user", "parts": [{{"type": "text", "text": "Hello"}}]}}}}'
 
@@ -156,7 +158,7 @@ def test_an_agent_is_served_with_a_banner_that_says_how_to_connect(folder: Path)
     with serve(folder, "agents:agent") as (process, url):
         assert parts(ask(url).text) == [STEP, text_part("You said: Hello")]
         code, banner = end(process)
-    first, *rest = BANNER.format(url=url).splitlines(keepends=True)
+    first, *rest = BANNER.format(url=url, page=url.removesuffix("api/chat")).splitlines(keepends=True)
     assert (code, first + banner) == (0, first + "".join(rest))
     assert sorted(file.name for file in folder.glob("*.db*")) == ["usechat.db"]
 

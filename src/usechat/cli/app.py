@@ -7,6 +7,7 @@ from usechat.cli.check import check
 from usechat.cli.gateway import gateway
 from usechat.cli.map import map_log
 from usechat.cli.react import react
+from usechat.cli.replay import replay
 from usechat.cli.serve import serve
 from usechat.cli.session_agent import session_agent
 from usechat.cli.sessions import sessions
@@ -24,6 +25,7 @@ app.command()(check)
 app.command()(gateway)
 app.command("map")(map_log)
 app.command()(react)
+app.command()(replay)
 app.command()(serve)
 app.command("types")(print_types)
 app.add_typer(sessions, name="sessions")

@@ -101,6 +101,7 @@ def _make_agent_app(agent: Any, settings: ServeSettings) -> ASGIApp:
             grace=0 if settings.reload else settings.grace,
             # Nobody signs in. Without a proxy only this computer can connect.
             lists_all=not settings.allowed_hosts,
+            page=True,
         )
     except (TypeError, ValueError, ImportError) as error:
         raise ServeError(str(error)) from error
@@ -139,6 +140,7 @@ def _banner(settings: ServeSettings, port: int) -> str:
     runs = f"Runs are kept in {settings.runs_name}.\n" if settings.runs else ""
     return (
         f"usechat serves {settings.target} at {url}{settings.path}\n\n"
+        f"  {url}/ is a page to talk to it.\n\n"
         f"{how_to_connect(f'{url}{settings.path}')}\n"
         f"Chats are {kept}.\n{runs}"
         f"Nobody has to sign in, so only this computer can connect{proxies}.\n{cors_hint(settings)}"

@@ -25,6 +25,7 @@ from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint
 from usechat.server.origins import cors as cors_middleware
 from usechat.server.origins import host_check
+from usechat.server.page import PageAgent, page_routes
 from usechat.server.responses import StreamLimits
 from usechat.stores import TurnStore
 
@@ -67,6 +68,7 @@ def create_app(
     allowed_hosts: Sequence[str] | str | None = None,
     grace: float | None = 10.0,
     lists_all: bool = False,
+    page: bool = False,
 ) -> Starlette:
     """Make the app that serves an agent to `useChat()` at `path`, with `/`, `/healthz`, `/readyz` and `/metrics`.
 
@@ -75,7 +77,7 @@ def create_app(
     `client` goes before the one in `settings`. `cors` are the origins whose pages may call the chat, `allowed_hosts`
     the names that the server goes by. A server that is told to end gives running turns `grace` seconds; with None the
     app leaves signals alone. The list of chats is for users who are signed in; where nobody signs in, `lists_all` gives
-    everybody the list of all chats.
+    everybody the list of all chats. With `page`, a chat page for this agent is served at `/`.
 
     Raises:
         TypeError: What is given is no agent.
@@ -97,15 +99,22 @@ def create_app(
         origins=origins,
         lists_all=lists_all,
     )
-    return _assemble(endpoint, path, middleware, partial(app_lifespan, endpoint.chats, database, grace))
+    pages = []
+    if page:
+        profile, lists = client or settings.client, lists_all or authenticate is not None
+        pages = page_routes(
+            [PageAgent(path=path, client=profile, keeps=history != "client", lists=lists and history != "client")],
+            authenticate,
+        )
+    return _assemble(endpoint, path, middleware, partial(app_lifespan, endpoint.chats, database, grace), pages)
 
 
 def _assemble(
-    endpoint: ChatEndpoint, path: str, middleware: list[Middleware], lifespan: Lifespan[Starlette]
+    endpoint: ChatEndpoint, path: str, middleware: list[Middleware], lifespan: Lifespan[Starlette], pages: list[Route]
 ) -> Starlette:
     beside = _routes(endpoint.chats, path)
     # Routes are tried in their order.
-    routes = [*endpoint.routes(path), *beside]
+    routes = [*endpoint.routes(path), *pages, *beside]
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     app.state.endpoint = endpoint
     return app

@@ -1,0 +1,65 @@
+"""`usechat replay`: a recorded turn as a server, for those who build a page."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from usechat.cli.refusal import refuse
+from usechat.testing import Recording, play
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+__all__ = ["replay", "replay_app"]
+
+
+def replay(
+    file: Annotated[str, typer.Argument(help="A recording that the inspector of the chat page saved.")],
+    *,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port.")] = 8000,
+    speed: Annotated[float, typer.Option(min=0, help="How many times as fast as it was; 0 waits for nothing.")] = 1.0,
+    path: Annotated[str, typer.Option(help="The path of the chat.")] = "/api/chat",
+) -> None:
+    """Answer every message with a recorded turn; pages of any origin may ask, on this computer."""
+    try:
+        import uvicorn
+
+        app = replay_app(Recording.read(Path(file).read_bytes()), path, speed=speed)
+    except ModuleNotFoundError as error:
+        refuse(f"usechat replay needs {error.name}. Install it with: pip install 'usechat[server]'")
+    except OSError as error:
+        refuse(f"{file} cannot be read: {error.strerror}.")
+    except ValueError as error:
+        refuse(f"{file}: {error}")
+    typer.echo(f"usechat replays {file} at http://127.0.0.1:{port}{path}")
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+
+
+def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
+    """Make the app that answers every message with the recording, and has nothing else to tell."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.routing import Route
+
+    from usechat.server.origins import cors, host_check
+
+    async def answer(_request: Request) -> Response:
+        headers = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+        headers["x-vercel-ai-ui-message-stream"] = "v1"
+        return StreamingResponse(play(recording, speed=speed), headers=headers, media_type="text/event-stream")
+
+    async def nothing(_request: Request) -> Response:
+        return Response(status_code=204)
+
+    async def no_messages(_request: Request) -> Response:
+        return JSONResponse([])
+
+    routes = [
+        Route(path, answer, methods=["POST"]),
+        Route(f"{path}/{{chat}}/stream", nothing),
+        Route(f"{path}/{{chat}}/stop", nothing, methods=["POST"]),
+        Route(f"{path}/{{chat}}/messages", no_messages),
+    ]
+    return Starlette(routes=routes, middleware=[host_check(), cors(["*"])])

@@ -1,0 +1,181 @@
+"""The page: a chat with an inspector, which `web/` builds, what it must know of the app, and the check of a stream."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, structs
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from usechat.errors import RemoteProtocolError, RequestError
+from usechat.protocol.clients import ClientName
+from usechat.protocol.messages import UIMessage, read_message
+from usechat.protocol.requests import Limits, decode_json
+from usechat.protocol.verdict import Verdict, judge, recorded_events
+from usechat.server.auth import Authenticate, authenticated
+from usechat.server.bodies import json_body
+from usechat.server.guard import Answer, guarded
+from usechat.server.responses import plain_error
+from usechat.turns.threads import Threads
+
+__all__ = ["BUILT", "PageAgent", "page_routes"]
+
+BUILT: Final = Path(__file__).parent.parent / "page"
+
+_NOT_BUILT: Final = """\
+usechat serves an agent to useChat() at {url}
+
+Its page is not built here. In a checkout of usechat, `make page` builds it, which needs Node 20; then load this again.
+"""
+
+# What an agent says cannot run script, load anything from elsewhere or send anything there, even if it became HTML.
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "media-src 'self' data: blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+_HEADERS: Final = {
+    "cache-control": "no-cache",
+    "content-security-policy": _POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+# Their names change with their content.
+_FILE_HEADERS: Final = {"cache-control": "public, max-age=31536000, immutable", "x-content-type-options": "nosniff"}
+_FILE: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.(css|js|svg)")
+# Not by the tables of the machine, of which some make a script something that no browser runs.
+_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+_LARGEST_RECORDING: Final = 4 * 1024 * 1024
+_BODY_DEADLINE: Final = 30.0
+_CHECK_SECONDS: Final = 20.0
+_CHECKS: Final = Threads(1)
+_PARTS: Final = Limits().parts
+
+
+class PageAgent(Struct, frozen=True, kw_only=True):
+    """An agent of the page: the path of its chat, its name, and prompts to begin with.
+
+    `client` is whom its streams are for. The server `keeps` the messages or not, and `lists` the chats for whoever asks
+    or not. `answers` is the path at which it takes the answer to a question; without one that is a message.
+    """
+
+    path: str
+    name: str = ""
+    prompts: tuple[str, ...] = ()
+    client: ClientName = "portable"
+    keeps: bool = True
+    lists: bool = True
+    answers: str | None = None
+
+
+class _Recording(Struct):
+    recording: str
+    client: ClientName = "portable"
+    continues: Any = None
+
+
+_RECORDING: Final = msgspec.json.Decoder(_Recording)
+
+
+def page_routes(
+    agents: Sequence[PageAgent], authenticate: Authenticate | None = None, *, built: Path = BUILT
+) -> list[Route]:
+    """The page at `/`, and below `/page` its files, its settings and the check, which is for users who may chat.
+
+    `built` is the folder that `web/` was built into.
+    """
+
+    async def index(request: Request) -> Response:
+        if not (built / "index.html").is_file():
+            url = str(request.url.replace(path=_root(request) + agents[0].path, query=""))
+            return PlainTextResponse(_NOT_BUILT.format(url=url), headers=_HEADERS)
+        return FileResponse(built / "index.html", headers=_HEADERS)
+
+    async def file(request: Request) -> Response:
+        name = _FILE.fullmatch(request.path_params["name"])
+        path = built / "page" / name[0] if name else None
+        if name is None or path is None or not path.is_file():
+            return PlainTextResponse("The page has no such file.", status_code=404)
+        return FileResponse(path, headers=_FILE_HEADERS, media_type=_TYPES[name[1]])
+
+    async def signed_in(request: Request) -> bool:
+        return authenticate is None or bool(await authenticated(authenticate, request))
+
+    async def settings(request: Request) -> Response:
+        root = _root(request)
+        # The page asks for a token where nobody is signed in, before the chat refuses it.
+        return _json({"signedIn": await signed_in(request), "agents": [_shown(agent, root) for agent in agents]})
+
+    async def check(request: Request) -> Response:
+        if not await signed_in(request):
+            raise RequestError("Sign in to have a stream checked.", status=401)
+        body = await json_body(request, limit=_LARGEST_RECORDING, deadline=_BODY_DEADLINE)
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                return _json(_told(await _CHECKS.run(_check, body)))
+        except TimeoutError:
+            raise RequestError("The check took too long.", status=503, retry_after=5) from None
+
+    return [
+        Route("/", index),
+        Route("/page/settings", _guard(settings)),
+        Route("/page/check", _guard(check), methods=["POST"]),
+        Route("/page/{name}", file),
+    ]
+
+
+def _guard(answer: Answer) -> Answer:
+    async def route(request: Request) -> Response:
+        return await guarded(answer, request, plain_error)
+
+    return route
+
+
+def _shown(agent: PageAgent, root: str) -> dict[str, Any]:
+    answers = None if agent.answers is None else root + agent.answers
+    return {**structs.asdict(agent), "path": root + agent.path, "answers": answers}
+
+
+def _root(request: Request) -> str:
+    return request.scope.get("root_path", "")
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), headers={"cache-control": "no-store"}, media_type="application/json")
+
+
+def _check(body: bytes) -> Verdict:
+    given = decode_json(_RECORDING, body, "The body", "must be an object with a recording")
+    try:
+        return judge(
+            recorded_events(given.recording.encode(errors="replace")), given.client, continues=_before(given.continues)
+        )
+    except RemoteProtocolError as error:
+        raise RequestError(str(error)) from None
+
+
+def _before(message: Any) -> UIMessage | None:
+    return None if message is None else read_message(message, "The message", max_parts=_PARTS)
+
+
+def _told(verdict: Verdict) -> dict[str, Any]:
+    level = "refused" if verdict.violation is not None else "untidy" if verdict.warnings else "accepted"
+    found = [*verdict.warnings, *([verdict.violation] if verdict.violation else [])]
+    return {"level": level, "chunks": verdict.chunks, "clients": verdict.releases, "violations": found}

@@ -1,0 +1,190 @@
+import { generateId, type UIMessage } from "ai";
+import { type DragEvent, useCallback, useEffect, useMemo, useState } from "react";
+
+import { Conversation } from "./chat/Conversation.tsx";
+import { Replay } from "./chat/Replay.tsx";
+import { Sidebar } from "./chat/Sidebar.tsx";
+import { SignIn } from "./chat/SignIn.tsx";
+import { Connection } from "./connection.ts";
+import { readRecording, type Recording } from "./recording/file.ts";
+import { onSignedOut } from "./session.ts";
+import { type Agent, loadSettings, type Settings } from "./settings.ts";
+import type { ChatEntry } from "./transport.ts";
+import { Icon } from "./ui/icons.tsx";
+
+interface Place {
+  agent: Agent;
+  chatId: string;
+}
+
+/** The chat, or the question who is asking. */
+export function App({ settings }: { settings: Settings }) {
+  const [{ agents, signedIn }, setSettings] = useState(settings);
+  useEffect(() => onSignedOut(() => setSettings({ agents, signedIn: false })), [agents]);
+  const again = () => void loadSettings().then(setSettings, () => undefined);
+  return signedIn ? <Agents agents={agents} /> : <SignIn done={again} />;
+}
+
+function Agents({ agents }: { agents: Agent[] }) {
+  const [place, setPlace] = useState(() => placeOf(agents));
+  const { agent, chatId } = place;
+  const connection = useMemo(() => new Connection(agent), [agent]);
+  const link = useCallback((id: string) => address(agents, agent, id), [agents, agent]);
+
+  useEffect(() => {
+    const back = () => setPlace(placeOf(agents));
+    addEventListener("popstate", back);
+    return () => removeEventListener("popstate", back);
+  }, [agents]);
+
+  const go = (to: Place) => {
+    history.pushState(null, "", address(agents, to.agent, to.chatId));
+    setPlace(to);
+  };
+  return <Window key={agent.path} agents={agents} connection={connection} chatId={chatId} link={link} go={go} />;
+}
+
+interface WindowProps {
+  agents: Agent[];
+  connection: Connection;
+  chatId: string;
+  link: (chatId: string) => string;
+  go: (to: Place) => void;
+}
+
+function Window({ agents, connection, chatId, link, go }: WindowProps) {
+  const { agent, transport } = connection;
+  const [chats, setChats] = useState<ChatEntry[]>([]);
+  const [inspecting, setInspecting] = useState(false);
+  const [isMenuOpen, setMenuOpen] = useState(false);
+  const [recording, setRecording] = useState<Recording>();
+  const [replays, setReplays] = useState(0);
+  const [problem, setProblem] = useState("");
+  const title = chats.find(({ id }) => id === chatId)?.title ?? "";
+
+  const list = useCallback(() => void transport.chats().then(setChats, () => undefined), [transport]);
+  useEffect(list, [list]);
+  useEffect(() => connection.onOthers(list), [connection, list]);
+  useEffect(() => {
+    document.title = title ? `${title} – usechat` : "usechat";
+  }, [title]);
+
+  const drop = (event: DragEvent) => {
+    const file = [...event.dataTransfer.files].find(({ name }) => name.endsWith(".jsonl"));
+    if (event.defaultPrevented || file === undefined) return;
+    event.preventDefault();
+    void readRecording(file).then((read) => {
+      setRecording(read);
+      setReplays(replays + 1);
+      setInspecting(true);
+    }, (error: Error) => setProblem(error.message));
+  };
+  const open = (id: string) => {
+    setRecording(undefined);
+    setMenuOpen(false);
+    go({ agent, chatId: id });
+  };
+  const remove = (id: string) => {
+    void transport.remove(id).then(() => {
+      connection.changed(id);
+      list();
+      if (id === chatId) open(generateId());
+    });
+  };
+  return (
+    <div
+      className={`window ${inspecting ? "inspecting" : ""} ${isMenuOpen ? "menu-open" : ""}`}
+      onDragOver={(event) => event.preventDefault()}
+      onDrop={drop}
+    >
+      <Sidebar
+        agents={agents}
+        agent={agent}
+        chats={chats}
+        current={chatId}
+        linkTo={link}
+        open={open}
+        begin={() => open(generateId())}
+        remove={remove}
+        choose={(chosen) => go({ agent: chosen, chatId: generateId() })}
+      />
+      {isMenuOpen && <button type="button" className="veil" aria-label="Close the list of chats" onClick={() => setMenuOpen(false)} />}
+      <header className="bar">
+        <button type="button" className="button quiet menu" aria-label="List of chats" aria-expanded={isMenuOpen} onClick={() => setMenuOpen(!isMenuOpen)}>
+          <Icon name="menu" />
+        </button>
+        <p className="title" dir="auto">
+          {title || agent.name || "New conversation"}
+        </p>
+        {problem && <p role="alert" className="problem">{problem}</p>}
+        <button type="button" className="button" aria-expanded={inspecting} onClick={() => setInspecting(!inspecting)}>
+          <Icon name="inspect" />
+          Inspector
+        </button>
+      </header>
+      {recording ? (
+        <Replay
+          key={replays}
+          recording={recording}
+          agent={agent}
+          inspecting={inspecting}
+          closeInspector={() => setInspecting(false)}
+          close={() => setRecording(undefined)}
+        />
+      ) : (
+        <Loaded key={chatId} connection={connection} chatId={chatId}>
+          {(loaded) => (
+            <Conversation
+              connection={connection}
+              id={chatId}
+              loaded={loaded}
+              inspecting={inspecting}
+              closeInspector={() => setInspecting(false)}
+              onTurn={list}
+            />
+          )}
+        </Loaded>
+      )}
+    </div>
+  );
+}
+
+interface LoadedProps {
+  connection: Connection;
+  chatId: string;
+  children: (messages: UIMessage[]) => React.ReactNode;
+}
+
+/** Loads the messages of the chat before it is shown. */
+function Loaded({ connection, chatId, children }: LoadedProps) {
+  const [messages, setMessages] = useState<UIMessage[]>();
+  const [problem, setProblem] = useState("");
+  useEffect(() => {
+    let isHere = true;
+    connection.transport.messages(chatId).then(
+      (found) => isHere && setMessages(found),
+      (error: unknown) => isHere && setProblem(error instanceof Error ? error.message : ""),
+    );
+    return () => {
+      isHere = false;
+    };
+  }, [connection, chatId]);
+  if (problem) return <main className="chat"><p role="alert" className="notice bad">{problem}</p></main>;
+  if (messages === undefined) return <main className="chat" aria-busy="true" />;
+  return children(messages);
+}
+
+function placeOf(agents: Agent[]): Place {
+  const query = new URLSearchParams(location.search);
+  const agent = agents.find(({ name }) => name === query.get("agent")) ?? agents[0];
+  if (agent === undefined) throw new Error("The server has no agent.");
+  const chatId = query.get("chat") ?? generateId();
+  // A page that is loaded again shows the same chat.
+  if (!query.has("chat")) history.replaceState(null, "", address(agents, agent, chatId));
+  return { agent, chatId };
+}
+
+function address(agents: Agent[], agent: Agent, chatId: string): string {
+  const query = new URLSearchParams(agents.length > 1 ? { agent: agent.name, chat: chatId } : { chat: chatId });
+  return `?${query}`;
+}

@@ -1,0 +1,114 @@
+import { isToolUIPart, type UIMessage } from "ai";
+import { useEffect } from "react";
+
+import type { Connection } from "../connection.ts";
+import { Inspector } from "../inspector/Inspector.tsx";
+import { DataPart } from "../parts/data/DataPart.tsx";
+import type { Recording } from "../recording/file.ts";
+import { Icon } from "../ui/icons.tsx";
+import { Composer } from "./Composer.tsx";
+import { Message } from "./Message.tsx";
+import { Transcript } from "./Transcript.tsx";
+import { useConversation } from "./useConversation.ts";
+
+interface Props {
+  connection: Connection;
+  id: string;
+  loaded: UIMessage[];
+  /** A recording, which is played at once. */
+  played?: Recording;
+  inspecting: boolean;
+  closeInspector: () => void;
+  /** Called when a turn is over. */
+  onTurn: () => void;
+}
+
+export function Conversation({ connection, id, loaded, played, inspecting, closeInspector, onTurn }: Props) {
+  const chat = useConversation(connection, id, loaded, played);
+  const { messages, running, error } = chat;
+  const last = messages.at(-1);
+  useEffect(() => {
+    if (messages.length > 0) onTurn();
+  }, [running]);
+
+  return (
+    <>
+      <main className="chat">
+        <Transcript busy={running} count={messages.length}>
+          {messages.length === 0 && !running && <Welcome prompts={connection.agent.prompts} send={(text) => chat.send(text, [])} />}
+          {messages.map((message) => (
+            <Message
+              key={message.id}
+              message={message}
+              live={running && message === last && message.role === "assistant"}
+              isLast={message === last}
+              busy={running}
+              actions={chat.actions}
+            />
+          ))}
+          {chat.transient.map(({ name, data }) => (
+            <DataPart key={name} name={name} data={data} answer={chat.actions.answer} />
+          ))}
+          {running && <p className="waiting" aria-hidden="true"><span /><span /><span /></p>}
+          {error && <Failure text={messageOf(error)} retry={chat.retry} />}
+        </Transcript>
+        <div className="column foot">
+          <Composer running={running} send={chat.send} stop={chat.stop} />
+        </div>
+        <p role="status" className="unseen">
+          {statusOf(chat.status, chat.isStopped, last)}
+        </p>
+      </main>
+      {inspecting && <Inspector connection={connection} chatId={id} messages={messages} close={closeInspector} />}
+    </>
+  );
+}
+
+function Welcome({ prompts, send }: { prompts: string[]; send: (text: string) => void }) {
+  return (
+    <div className="welcome">
+      <h1>What shall we talk about?</h1>
+      {prompts.length > 0 && (
+        <div className="prompts" role="group" aria-label="Suggested prompts">
+          {prompts.map((prompt) => (
+            <button key={prompt} type="button" className="prompt" dir="auto" onClick={() => send(prompt)}>
+              {prompt}
+            </button>
+          ))}
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Failure({ text, retry }: { text: string; retry: () => void }) {
+  return (
+    <div role="alert" className="notice bad">
+      <Icon name="alert" />
+      <span dir="auto">{text}</span>
+      <button type="button" className="button" onClick={retry}>
+        Retry
+      </button>
+    </div>
+  );
+}
+
+/** What the server said, which some servers wrap in JSON. */
+function messageOf(error: Error): string {
+  try {
+    const told = (JSON.parse(error.message) as { error?: unknown } | null)?.error;
+    return typeof told === "string" ? told : error.message;
+  } catch {
+    return error.message || "Something went wrong.";
+  }
+}
+
+function statusOf(status: string, isStopped: boolean, last: UIMessage | undefined): string {
+  if (status === "submitted") return "The message was sent.";
+  if (status === "streaming") return "The assistant is answering.";
+  if (status === "error") return "The answer failed.";
+  if (isStopped) return "The answer was stopped.";
+  const waits = last?.parts.some((part) => isToolUIPart(part) && part.state === "approval-requested");
+  if (waits) return "The assistant asks for your approval.";
+  return last?.role === "assistant" ? "The assistant has answered." : "";
+}

@@ -1,0 +1,22 @@
+import { Markdown } from "../chat/Markdown.tsx";
+import { Fold } from "../ui/Fold.tsx";
+import { Icon } from "../ui/icons.tsx";
+
+/** What the agent thinks: open while it does, then folded. */
+export function Reasoning({ text, live }: { text: string; live: boolean }) {
+  if (text === "" && !live) return null;
+  return (
+    <Fold
+      className="reasoning"
+      open={live}
+      summary={
+        <>
+          <Icon name="brain" />
+          <span className={live ? "shimmer" : ""}>{live ? "Thinking" : "Thoughts"}</span>
+        </>
+      }
+    >
+      <Markdown text={text} live={live} />
+    </Fold>
+  );
+}

@@ -1,0 +1,66 @@
+/** Recordings as files: a line that tells the request, and a line with its time for each chunk. */
+import type { UIMessage } from "ai";
+
+import type { Turn } from "./recorder.ts";
+
+export interface RecordedEvent {
+  /** Milliseconds since the request was sent. */
+  at: number;
+  data: string;
+}
+
+export interface Recording {
+  /** The body that was posted, or null for a stream that was read on. */
+  request: { message?: UIMessage; messages?: UIMessage[] } | null;
+  continues: UIMessage | null;
+  events: RecordedEvent[];
+}
+
+interface Head {
+  usechat: "recording";
+  request: Recording["request"];
+  continues: UIMessage | null;
+}
+
+/** A line of the file: what came as JSON is written as JSON, anything else as text. */
+type Line = { at: number; chunk: unknown } | { at: number; data: string };
+
+export function fileOf(turn: Turn): Blob {
+  const request = turn.request.body === "" ? null : (JSON.parse(turn.request.body) as Recording["request"]);
+  const head: Head = { usechat: "recording", request, continues: turn.continues ?? null };
+  const lines = turn.chunks.map(({ at, data }): Line => ({ at: Math.round(at * 10) / 10, ...valueOf(data) }));
+  return new Blob([[head, ...lines].map((line) => `${JSON.stringify(line)}\n`).join("")], { type: "application/jsonl" });
+}
+
+function valueOf(data: string): { chunk: unknown } | { data: string } {
+  try {
+    return { chunk: JSON.parse(data) as unknown };
+  } catch {
+    return { data };
+  }
+}
+
+/** Reads a file; throws an error with a sentence for the user if it is no recording. */
+export async function readRecording(file: Blob): Promise<Recording> {
+  const [head, ...lines] = (await file.text()).split("\n").filter((line) => line.trim() !== "");
+  try {
+    const { usechat, request, continues } = JSON.parse(head ?? "") as Head;
+    if (usechat !== "recording") throw new Error();
+    const events = lines.map((line) => {
+      const read = JSON.parse(line) as Line;
+      return { at: Number(read.at), data: "chunk" in read ? JSON.stringify(read.chunk) : read.data };
+    });
+    return { request, continues, events };
+  } catch {
+    throw new Error("This file is not a recording of a turn.");
+  }
+}
+
+/** Saves a turn in a file of the user's. */
+export function download(turn: Turn): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(fileOf(turn));
+  link.download = `usechat-${turn.chatId}-${turn.key + 1}.jsonl`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}

@@ -1,0 +1,50 @@
+/** The fetch of a chat whose streams are recorded. */
+import type { UIMessage } from "ai";
+
+import type { Recorder, Turn } from "./recorder.ts";
+
+interface Posted {
+  id: string;
+  trigger?: string;
+  message?: UIMessage;
+  messages?: UIMessage[];
+}
+
+/** `fetch` that records the answers to questions, and those that are read on. `onTurn` hears of each turn that begins. */
+export function tapped(api: string, recorder: Recorder, base: typeof fetch, onTurn: (turn: Turn) => void): typeof fetch {
+  return async (input, init) => {
+    const url = new URL(input instanceof Request ? input.url : input, location.href);
+    const turn = recorded(api, recorder, url, init);
+    if (turn === undefined) return base(input, init);
+    const response = await base(input, init).catch((error: unknown) => {
+      turn.ended = true;
+      recorder.changed();
+      throw error;
+    });
+    turn.status = response.status;
+    turn.id = response.headers.get("x-usechat-turn") ?? undefined;
+    if (!response.ok || response.body === null || response.status === 204) {
+      turn.ended = true;
+      if (turn.kind === "resumed") recorder.forget(turn);
+      recorder.changed();
+      return response;
+    }
+    onTurn(turn);
+    return new Response(recorder.tap(turn, response.body), { status: response.status, headers: response.headers });
+  };
+}
+
+function recorded(api: string, recorder: Recorder, url: URL, init: RequestInit | undefined): Turn | undefined {
+  const path = new URL(api, location.href).pathname;
+  if (init?.method === "POST" && url.pathname === path && typeof init.body === "string") {
+    const posted = JSON.parse(init.body) as Posted;
+    const last = posted.message ?? posted.messages?.at(-1);
+    const continues = last?.role === "assistant" ? last : undefined;
+    const request = { url: url.href, body: init.body };
+    return recorder.begin({ chatId: posted.id, kind: "asked", request, continues });
+  }
+  const resumed = url.pathname.startsWith(`${path}/`) && url.pathname.endsWith("/stream");
+  if (!resumed) return undefined;
+  const chatId = decodeURIComponent(url.pathname.slice(path.length + 1, -"/stream".length));
+  return recorder.begin({ chatId, kind: "resumed", request: { url: url.href, body: "" }, continues: undefined });
+}

@@ -1,0 +1,28 @@
+/** The bearer token of this tab, and the fetch that sends it. */
+
+const KEY = "usechat-token";
+
+export const token = {
+  get: () => sessionStorage.getItem(KEY) ?? "",
+  set: (value: string) => sessionStorage.setItem(KEY, value),
+};
+
+/** The server wants to know who asks. */
+export class SignedOut extends Error {}
+
+const listeners = new Set<() => void>();
+
+/** Calls back when the server asks for a sign-in; the value takes the callback away. */
+export function onSignedOut(callback: () => void): () => void {
+  listeners.add(callback);
+  return () => listeners.delete(callback);
+}
+
+/** `fetch` with the token, if there is one. */
+export const signedFetch: typeof fetch = async (input, init) => {
+  const headers = new Headers(init?.headers);
+  if (token.get()) headers.set("authorization", `Bearer ${token.get()}`);
+  const response = await fetch(input, { ...init, headers });
+  if (response.status === 401) listeners.forEach((callback) => callback());
+  return response;
+};

@@ -1,0 +1,29 @@
+/** What the server tells the page: the agents behind it, and whether it knows who asks. */
+import { signedFetch } from "./session.ts";
+
+export interface Agent {
+  /** The address of its chat. */
+  path: string;
+  name: string;
+  /** What a user may begin with. */
+  prompts: string[];
+  /** The clients that its streams are for, as `usechat check --client` names them. */
+  client: string;
+  /** Whether the server keeps the messages; otherwise the page sends all of them each time. */
+  keeps: boolean;
+  /** Whether the server has a list of chats for whoever asks. */
+  lists: boolean;
+  /** Where it takes the answer to a question; without one that is a message. */
+  answers: string | null;
+}
+
+export interface Settings {
+  agents: Agent[];
+  signedIn: boolean;
+}
+
+export async function loadSettings(): Promise<Settings> {
+  const response = await signedFetch("page/settings");
+  if (!response.ok) throw new Error(await response.text());
+  return (await response.json()) as Settings;
+}
