@@ -13,10 +13,10 @@ from msgspec import Raw, structs
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from usechat.agents import Agent
 from usechat.agents.chat import Chat
 from usechat.agents.chat import Request as CameWith
 from usechat.agents.deep_agent import DeepAgent, MapperMaker
+from usechat.agents.langgraph import is_graph
 from usechat.errors import RequestError
 from usechat.ids import new_id
 from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
@@ -76,6 +76,11 @@ def elements_route(
         TypeError: it is no agent of that kind.
         ValueError: the secret is too short.
     """
+    if is_graph(agent):
+        raise TypeError(
+            "The threads of a graph belong to users, whom this route does not know: serve it by "
+            "create_app(DeepAgent(graph))."
+        )
     make = partial(DeepAgent, agent, max_steps=max_steps, mapper=mapper, options=options)
     signer = ApprovalSigner(approval_secret, _SETTINGS.approval_ttl)
     history = ClientHistory(signer, generate_id or new_id)
@@ -89,7 +94,7 @@ def elements_route(
             initial_state=await _for_request(chats, initial_state, request),
             thread_id=await _for_request(chats, thread_id, request),
         )
-        opening = _Opening(chats, asked, VisibleHeaders(request.scope["headers"]), served.serving, generate_id)
+        opening = _Opening(chats, asked, VisibleHeaders(request.scope["headers"]), served, generate_id)
         return TurnResponse(await chats.open(opening), _STREAM, chats.metrics)
 
     def refused(error: RequestError) -> Response:
@@ -112,7 +117,7 @@ class _Opening(ChatOpening):
         chats: Chats,
         request: ChatRequest,
         headers: Mapping[str, str],
-        agent: Agent[Any],
+        agent: DeepAgent,
         generate_id: Callable[[], str] | None,
     ) -> None:
         super().__init__(chats, request, None, CameWith(request.extra, headers))
