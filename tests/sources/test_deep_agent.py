@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from usechat.errors import MappingError
+from usechat.protocol.chunks import Finish
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
@@ -439,3 +440,16 @@ def test_each_subagent_finishes_by_its_name() -> None:
     finished = [{"type": "subagent-finish", "name": name, "result": ""} for name in ("b", "a", "c")]
     chunks = whole(new_mapper(), *tasks, *started, *finished, DONE)
     assert [part["data"].get("toolCallId") for part in parts(chunks, "data-subagent-finish")] == ["c-b", "c-a", None]
+
+
+def test_what_comes_after_the_last_step_was_not_aborted() -> None:
+    events: list[dict[str, Any]] = [
+        {"type": "step-start", "stepNumber": 1},
+        {"type": "text", "text": "a"},
+        {"type": "step-finish", "stepNumber": 1},
+        {"type": "text", "text": "b"},
+        {"type": "done"},
+    ]
+    mapper = DeepAgentMapper(MessageWriter("m", new_id=iter(map(str, range(100))).__next__))
+    chunks = [chunk for event in events for chunk in mapper.map(event)] + mapper.end()
+    assert type(chunks[-1]) is Finish

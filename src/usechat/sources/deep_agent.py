@@ -65,6 +65,7 @@ class DeepAgentMapper:
         self._step_due = False
         self._finished_steps = False
         self._in_step = False
+        self._begun = False
 
     def map(self, event: Event) -> list[Chunk]:
         """The chunks of one event.
@@ -108,7 +109,7 @@ class DeepAgentMapper:
         if self._step_due:
             self._step_due = False
             chunks += self._writer.step()
-        self._in_step = True
+        self._in_step = self._begun
         return chunks
 
     def _text(self, event: Event) -> list[Chunk]:
@@ -125,10 +126,11 @@ class DeepAgentMapper:
         return before + write(text) if before else write(text)
 
     def _step_start(self, _: Event) -> list[Chunk]:
+        self._begun = True
         return self._end_step()
 
     def _step_finish(self, _: Event) -> list[Chunk]:
-        self._finished_steps = True
+        self._finished_steps, self._begun = True, False
         return self._end_step()
 
     def _end_step(self) -> list[Chunk]:
