@@ -1,3 +1,4 @@
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,12 @@ from soak import SOAK
 # The first draw on a new machine builds tables, and any draw may meet a busy one: no test is at fault then.
 settings.register_profile("usechat", deadline=None, derandomize=not SOAK, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("usechat")
+
+
+def pytest_collection_finish() -> None:
+    # The frameworks that tests import have a million objects, which each collection would look at.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -187,10 +187,10 @@ async def test_a_client_that_does_not_read_is_given_up_and_the_session_is_read_n
 
 
 async def test_a_client_that_reads_again_is_told_that_it_was_given_up() -> None:
-    settings = msgspec.structs.replace(SETTINGS, behind=64 * 1024, patience=2.0)
+    settings = msgspec.structs.replace(SETTINGS, behind=64 * 1024, patience=3.0)
     async with serving_gateway(settings, send_buffer=16 * 1024) as gateway, Unread() as client:
-        await client.ask(gateway, "flood 64")
-        await gone_after_prompt(gateway)
+        await client.ask(gateway, "flood 8")
+        await gateway.agent.until(lambda: bool(gateway.agent.received("ping", user="ana")))
         body = await client.rest()
         assert b'"errorText":"The answer was not read in time."' in body
         assert body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")

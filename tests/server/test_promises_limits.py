@@ -156,8 +156,9 @@ def test_what_is_no_agent_is_refused_at_once(thing: object, name: str) -> None:
     with pytest.raises(TypeError) as raised:
         create_app(thing)
     assert str(raised.value) == (
-        f"{name} is not an agent: give a function that takes the chat and yields text, a runtime, or an object with "
-        "events(chat) and mapper(writer)."
+        f"{name} is not an agent: give a function that takes the chat and yields text, a runtime, a compiled graph of "
+        "LangGraph, an object with stream_with_events(messages, state, thread_id, abort), or one with events(chat) and "
+        "mapper(writer)."
     )
 
 
