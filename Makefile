@@ -53,11 +53,12 @@ soak: setup
 
 setup: packages .venv/ready conformance/node_modules/ready browser/node_modules/ready page
 
-# The tests start an nginx, a PostgreSQL and a Chromium of their own, and need only the programs.
+# The tests start an nginx, a PostgreSQL, a Redis and a Chromium of their own, and need only the programs.
 NGINX := $(shell PATH="$$PATH:/usr/sbin" command -v nginx 2> /dev/null)
 INITDB := $(or $(shell command -v initdb 2> /dev/null),$(wildcard /usr/lib/postgresql/*/bin/initdb))
 CHROMIUM := $(wildcard /usr/bin/chromium)
-MISSING := $(if $(NGINX),,nginx) $(if $(INITDB),,postgresql) $(if $(CHROMIUM),,chromium)
+REDIS := $(shell command -v redis-server 2> /dev/null)
+MISSING := $(if $(NGINX),,nginx) $(if $(INITDB),,postgresql) $(if $(CHROMIUM),,chromium) $(if $(REDIS),,redis-server)
 APT := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet=2
 
 packages:
@@ -105,7 +106,7 @@ bench: .venv/ready conformance/node_modules/ready
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml
 lock: .venv/ready
 	$(COMPILE) --all-extras --group dev -o locks/dev.txt --upgrade
-	$(COMPILE) --extra flows --group bench -o locks/bench.txt --upgrade
+	$(COMPILE) --extra flows --extra redis --group bench -o locks/bench.txt --upgrade
 
 clean:
 	rm -rf .venv conformance/node_modules browser/node_modules web/node_modules src/usechat/page .coverage .hypothesis
