@@ -5,6 +5,8 @@ export interface Agent {
   /** The address of its chat. */
   path: string;
   name: string;
+  /** A sentence about it, or nothing. */
+  about: string;
   /** What a user may begin with. */
   prompts: string[];
   /** The clients that its streams are for, as `usechat check --client` names them. */

@@ -70,7 +70,7 @@ _PARTS: Final = Limits().parts
 
 
 class PageAgent(Struct, frozen=True, kw_only=True):
-    """An agent of the page: the path of its chat, its name, and prompts to begin with.
+    """An agent of the page: the path of its chat, its name, a sentence about it, and prompts to begin with.
 
     `client` is whom its streams are for. The server `keeps` the messages or not, and `lists` the chats for whoever asks
     or not. `answers` is the path at which it takes the answer to a question; without one that is a message.
@@ -78,6 +78,7 @@ class PageAgent(Struct, frozen=True, kw_only=True):
 
     path: str
     name: str = ""
+    about: str = ""
     prompts: tuple[str, ...] = ()
     client: ClientName = "portable"
     keeps: bool = True

@@ -5,6 +5,7 @@ import type { Connection } from "../connection.ts";
 import { Inspector } from "../inspector/Inspector.tsx";
 import { DataPart } from "../parts/data/DataPart.tsx";
 import type { Recording } from "../recording/file.ts";
+import type { Agent } from "../settings.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Composer } from "./Composer.tsx";
 import { Message } from "./Message.tsx";
@@ -27,6 +28,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
   const chat = useConversation(connection, id, loaded, played);
   const { messages, running, error } = chat;
   const last = messages.at(-1);
+  const suggest = (text: string) => chat.send(text, []);
   useEffect(() => {
     if (messages.length > 0) onTurn();
   }, [running]);
@@ -35,7 +37,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
     <>
       <main className="chat">
         <Transcript busy={running} count={messages.length}>
-          {messages.length === 0 && !running && <Welcome prompts={connection.agent.prompts} send={(text) => chat.send(text, [])} />}
+          {messages.length === 0 && !running && <Welcome agent={connection.agent} send={suggest} />}
           {messages.map((message) => (
             <Message
               key={message.id}
@@ -53,6 +55,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
           {error && <Failure text={messageOf(error)} retry={chat.retry} />}
         </Transcript>
         <div className="column foot">
+          {messages.length > 0 && !running && <Prompts prompts={connection.agent.prompts} className="chips" send={suggest} />}
           <Composer running={running} send={chat.send} stop={chat.stop} />
         </div>
         <p role="status" className="unseen">
@@ -64,19 +67,27 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
   );
 }
 
-function Welcome({ prompts, send }: { prompts: string[]; send: (text: string) => void }) {
+function Welcome({ agent, send }: { agent: Agent; send: (text: string) => void }) {
   return (
     <div className="welcome">
-      <h1>What shall we talk about?</h1>
-      {prompts.length > 0 && (
-        <div className="prompts" role="group" aria-label="Suggested prompts">
-          {prompts.map((prompt) => (
-            <button key={prompt} type="button" className="prompt" dir="auto" onClick={() => send(prompt)}>
-              {prompt}
-            </button>
-          ))}
-        </div>
-      )}
+      <header>
+        <h1>{agent.name || "What shall we talk about?"}</h1>
+        {agent.about && <p className="muted">{agent.about}</p>}
+      </header>
+      <Prompts prompts={agent.prompts} className="prompts" send={send} />
+    </div>
+  );
+}
+
+function Prompts({ prompts, className, send }: { prompts: string[]; className: string; send: (text: string) => void }) {
+  if (prompts.length === 0) return null;
+  return (
+    <div className={className} role="group" aria-label="Suggested prompts">
+      {prompts.map((prompt) => (
+        <button key={prompt} type="button" className="prompt" dir="auto" onClick={() => send(prompt)}>
+          {prompt}
+        </button>
+      ))}
     </div>
   );
 }

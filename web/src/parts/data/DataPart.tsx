@@ -1,8 +1,9 @@
 import { Fold } from "../../ui/Fold.tsx";
 import { Json } from "../../ui/Json.tsx";
 import { EventLine, isEvent } from "./Events.tsx";
+import { fields } from "./fields.ts";
 import { Question } from "./Question.tsx";
-import { AgentError, AgentStatus, FlowStatus, NodeStatus } from "./Status.tsx";
+import { AgentError, AgentStatus, Edge, FlowStatus, NodeStatus } from "./Status.tsx";
 import { Todos } from "./Todos.tsx";
 
 const VIEWS: Record<string, (given: { data: unknown }) => React.ReactNode> = {
@@ -25,6 +26,7 @@ interface Props {
 export function DataPart({ name, data, answer }: Props) {
   if (name === "question") return <Question data={data} answer={answer} />;
   if (isEvent(name)) return <EventLine name={name} data={data} />;
+  if (name === "flow-event" && fields(data).type === "edge:fire") return <Edge data={data} />;
   const View = Object.hasOwn(VIEWS, name) ? VIEWS[name] : undefined;
   if (View !== undefined) return <View data={data} />;
   return (

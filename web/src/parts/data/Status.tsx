@@ -45,6 +45,19 @@ export function NodeStatus({ data }: { data: unknown }) {
   );
 }
 
+/** The way from one node of a flow to the next: `{type: "edge:fire", from, to}`. */
+export function Edge({ data }: { data: unknown }) {
+  const { from, to } = fields(data);
+  return (
+    <p className="event">
+      <Icon name="flow" />
+      <span dir="auto">
+        {text(from)} → {text(to)}
+      </span>
+    </p>
+  );
+}
+
 /** What went wrong in one agent of several: `{nodeId, message}`. */
 export function AgentError({ data }: { data: unknown }) {
   const { nodeId, message } = fields(data);
