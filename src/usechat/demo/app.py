@@ -45,7 +45,7 @@ _SESSION: Final = _Served(
         path=session.PATH,
         name="Agent Ops session",
         about=session.ABOUT,
-        prompts=tuple(session.PROMPTS),
+        prompts=session.PROMPTS,
         keeps=False,
         lists=False,
         answers=session.ANSWERS,
@@ -88,7 +88,7 @@ def make_demo(
 
 
 def _find_agents(pace: float, environ: Mapping[str, str]) -> tuple[list[_Served], tuple[str, ...]]:
-    page = PageAgent(path="/api/generator", name="Python generator", about=generator.ABOUT, prompts=tuple(generator.PROMPTS))
+    page = PageAgent(path="/api/generator", name="Python generator", about=generator.ABOUT, prompts=generator.PROMPTS)
     served, missing = [_Served(page, generator.make_agent(pace))], list[str]()
 
     def offer(make: Callable[[], _Served], name: str, package: str) -> None:
@@ -117,4 +117,4 @@ def _make_deep_agent(pace: float) -> _Served:
     from usechat.demo import deep_agent
 
     page = PageAgent(path="/api/deep-agent", name="Deep agent", about=deep_agent.ABOUT, prompts=deep_agent.PROMPTS)
-    return _Served(page, deep_agent.make_graph(pace))
+    return _Served(page, deep_agent.make_agent(pace))

@@ -6,9 +6,13 @@ from typing import Any, Final, TypeAlias
 
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
+from usechat.agents.deep_agents import DeepGraphAgent
 from usechat.demo.scripted_model import ScriptedModel, calls, says
+from usechat.server.page import PagePrompt
+from usechat.sources.deep_agent_options import DeepAgentOptions
+from usechat.sources.deep_agent_parts import NOISY
 
-__all__ = ["ABOUT", "PROMPTS", "make_graph"]
+__all__ = ["ABOUT", "PROMPTS", "make_agent"]
 
 ABOUT: Final = "A graph of deepagents in LangGraph. It plans, writes files, asks a sub-agent and waits for approval."
 
@@ -26,9 +30,9 @@ _FOUND: Final = "High water in Brest is 7.1 m, low water 1.2 m."
 _REPORT: Final = "# Tides in Brest\n\nHigh water: 7.1 m\nLow water: 1.2 m\n"
 
 
-def make_graph(pace: float) -> Any:
+def make_agent(pace: float) -> DeepGraphAgent:
     """Make the graph, whose model says a word each `pace` seconds; threads are kept in memory."""
-    return _deepagents.create_deep_agent(
+    graph = _deepagents.create_deep_agent(
         ScriptedModel(reply=_reply, pace=pace),
         [measure, publish],
         subagents=[
@@ -43,6 +47,9 @@ def make_graph(pace: float) -> Any:
         interrupt_on={"publish": {"allowed_decisions": ["approve", "reject"]}},
         checkpointer=_checkpoints.InMemorySaver(),
     )
+    # These are seen while they happen, and not kept in the message.
+    passing = (*NOISY, "checkpoint-loaded", "checkpoint-saved", "file-write-start")
+    return DeepGraphAgent(graph, options=DeepAgentOptions(transient=passing))
 
 
 def measure(place: str) -> str:
@@ -60,7 +67,7 @@ def _reply(messages: Sequence[BaseMessage]) -> list[AIMessageChunk]:
     begin = max(place for place, message in enumerate(messages) if message.type == "human")
     script = _SCRIPTS.get(str(messages[begin].content))
     if script is None:
-        known = "".join(f"\n- {prompt}" for prompt in PROMPTS)
+        known = "".join(f"\n- {prompt.text}" for prompt in PROMPTS)
         return says(f"I am scripted, and know this:\n{known}")
     said = sum(message.type == "ai" for message in messages[begin:])
     return script[min(said, len(script) - 1)](messages[-1])
@@ -94,4 +101,7 @@ _SCRIPTS: Final[Mapping[str, Sequence[_Reply]]] = {
     _TASK: (lambda _: calls("measure", place="Brest"), lambda _: says(_FOUND)),
 }
 
-PROMPTS: Final = ("Write a report on the tides", "Publish the report")
+PROMPTS: Final = (
+    PagePrompt("Write a report on the tides", "Todos, a sub-agent and files"),
+    PagePrompt("Publish the report", "An interrupt that waits for your approval"),
+)

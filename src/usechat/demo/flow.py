@@ -10,6 +10,7 @@ from usechat.agents.chat import Chat
 from usechat.demo.words import words
 from usechat.errors import AgentError
 from usechat.flows import FlowRuntime, agent_node, load_flow
+from usechat.server.page import PagePrompt
 from usechat.sources.open_harness import TransportOptions
 from usechat.sources.plain import PlainEvent, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
 from usechat.transports.open_harness import OpenHarnessChatTransport
@@ -17,7 +18,11 @@ from usechat.transports.open_harness import OpenHarnessChatTransport
 __all__ = ["ABOUT", "PROMPTS", "make_agent"]
 
 ABOUT: Final = "A flow of four nodes in the Open Harness runtime. Two of them run at the same time."
-PROMPTS: Final = ("Plan a day in Lisbon", "Plan a day in Atlantis", "Plan a day on the moon")
+PROMPTS: Final = (
+    PagePrompt("Plan a day in Lisbon", "Four nodes, two of them at a time"),
+    PagePrompt("Plan a day in Atlantis", "A node that fails, and a flow that goes on"),
+    PagePrompt("Plan a day on the moon", "A flow that fails"),
+)
 
 _Events: TypeAlias = AsyncGenerator[PlainEvent, None]
 

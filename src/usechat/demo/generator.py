@@ -9,6 +9,7 @@ from usechat.demo.words import pieces, words
 from usechat.errors import AgentError
 from usechat.ids import new_id
 from usechat.protocol.chunks import File, SourceDocument, SourceUrl
+from usechat.server.page import PagePrompt
 from usechat.sources.plain import PlainEvent, Reasoning, ToolCall, ToolError, ToolResult
 
 __all__ = ["ABOUT", "PROMPTS", "make_agent"]
@@ -58,7 +59,7 @@ def make_agent(pace: float) -> Callable[[Chat], _Events]:
         if chat.approvals or chat.tool_results:
             events = _go_on(chat, pace)
         else:
-            events = PROMPTS.get(chat.text, _echo)(chat, pace)
+            events = _BY_TEXT.get(chat.text, _echo)(chat, pace)
         async for event in events:
             yield event
 
@@ -168,20 +169,22 @@ async def _fail(chat: Chat, pace: float) -> _Events:
 
 
 async def _echo(chat: Chat, pace: float) -> _Events:
-    known = "".join(f"\n- {prompt}" for prompt in PROMPTS)
+    known = "".join(f"\n- {prompt}" for prompt in _BY_TEXT)
     for word in pieces(f"You said: {chat.text}\n\nI am scripted, and know this:\n{known}"):
         yield word
         await asyncio.sleep(pace / 4)
 
 
-PROMPTS: Final[Mapping[str, Callable[[Chat, float], _Events]]] = {
-    "Explain the tides": _explain,
-    "When is high water in Brest?": _look_up,
-    "Book a boat": _book,
-    "Delete the old log": _delete,
-    "Where am I?": _locate,
-    "Cite your sources": _cite,
-    "Draw the harbour": _draw,
-    "Recite the tide table": _recite,
-    "Ask a harbour that is closed": _fail,
+_SCENES: Final[Mapping[PagePrompt, Callable[[Chat, float], _Events]]] = {
+    PagePrompt("Explain the tides", "Thoughts, and text as it streams"): _explain,
+    PagePrompt("When is high water in Brest?", "A tool, its arguments as they come"): _look_up,
+    PagePrompt("Book a boat", "A tool that fails"): _book,
+    PagePrompt("Delete the old log", "A call that waits for your approval"): _delete,
+    PagePrompt("Where am I?", "A tool of the browser"): _locate,
+    PagePrompt("Cite your sources", "Sources"): _cite,
+    PagePrompt("Draw the harbour", "An image"): _draw,
+    PagePrompt("Recite the tide table", "A long answer: stop it, or reload"): _recite,
+    PagePrompt("Ask the closed harbour", "An error, and another try"): _fail,
 }
+_BY_TEXT: Final = {prompt.text: scene for prompt, scene in _SCENES.items()}
+PROMPTS: Final = tuple(_SCENES)

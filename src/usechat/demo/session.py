@@ -10,10 +10,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from usechat.database import Database
 from usechat.demo.words import pieces
 from usechat.server.auth import Authenticate
+from usechat.server.page import PagePrompt
 from usechat.server.sessions.directory import SessionDirectory
 from usechat.server.sessions.gateway import sessions_gateway
 from usechat.server.sessions.settings import GatewaySettings
 from usechat.session_agent import SessionAgent, SessionSettings, Turn, TurnPlay
+from usechat.sources.agent_ops_options import AgentOpsOptions
 
 __all__ = ["ABOUT", "ANSWERS", "PATH", "PROMPTS", "DemoSession"]
 
@@ -42,7 +44,8 @@ class DemoSession:
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None, None]:
         token, database = secrets.token_urlsafe(32), Database("sqlite://")
-        agent = SessionAgent(SessionSettings(pace=self._pace), token=token, plays=PROMPTS)
+        plays = {prompt.text: play for prompt, play in _PLAYS.items()}
+        agent = SessionAgent(SessionSettings(pace=self._pace), token=token, plays=plays)
         try:
             directory = SessionDirectory(database)
             await directory.add_user(self._user)
@@ -52,7 +55,9 @@ class DemoSession:
                     upstream=agent.url,
                     directory=directory,
                     authenticate=self._authenticate,
-                    settings=GatewaySettings(enabled=True, upstream_token=token),
+                    settings=GatewaySettings(
+                        enabled=True, upstream_token=token, options=AgentOpsOptions(transient_status=True)
+                    ),
                     grace=0,
                 )
                 async with gateway.router.lifespan_context(gateway):
@@ -105,9 +110,10 @@ async def _overload(turn: Turn) -> None:
     turn.finish("error", error="The model is overloaded.")
 
 
-PROMPTS: Final[Mapping[str, TurnPlay]] = {
-    "Fix the failing test": _fix,
-    "Deploy the app": _deploy,
-    "Watch the log": _watch,
-    "Ask a model that is overloaded": _overload,
+_PLAYS: Final[Mapping[PagePrompt, TurnPlay]] = {
+    PagePrompt("Fix the failing test", "What the agent is doing, and its tools"): _fix,
+    PagePrompt("Deploy the app", "A question with options"): _deploy,
+    PagePrompt("Watch the log", "A turn to stop"): _watch,
+    PagePrompt("Ask an overloaded model", "An error in the middle of an answer"): _overload,
 }
+PROMPTS: Final = tuple(_PLAYS)

@@ -23,7 +23,7 @@ from usechat.server.guard import Answer, guarded
 from usechat.server.responses import plain_error
 from usechat.turns.threads import Threads
 
-__all__ = ["BUILT", "PageAgent", "page_routes"]
+__all__ = ["BUILT", "PageAgent", "PagePrompt", "page_routes"]
 
 BUILT: Final = Path(__file__).parent.parent / "page"
 
@@ -69,6 +69,13 @@ _CHECKS: Final = Threads(1)
 _PARTS: Final = Limits().parts
 
 
+class PagePrompt(Struct, frozen=True):
+    """A prompt that the page sends at a click, and what it `shows`, in a few words."""
+
+    text: str
+    shows: str = ""
+
+
 class PageAgent(Struct, frozen=True, kw_only=True):
     """An agent of the page: the path of its chat, its name, a sentence about it, and prompts to begin with.
 
@@ -79,7 +86,7 @@ class PageAgent(Struct, frozen=True, kw_only=True):
     path: str
     name: str = ""
     about: str = ""
-    prompts: tuple[str, ...] = ()
+    prompts: tuple[str | PagePrompt, ...] = ()
     client: ClientName = "portable"
     keeps: bool = True
     lists: bool = True
@@ -151,7 +158,8 @@ def _guard(answer: Answer) -> Answer:
 
 def _shown(agent: PageAgent, root: str) -> dict[str, Any]:
     answers = None if agent.answers is None else root + agent.answers
-    return {**structs.asdict(agent), "path": root + agent.path, "answers": answers}
+    prompts = [PagePrompt(prompt) if isinstance(prompt, str) else prompt for prompt in agent.prompts]
+    return {**structs.asdict(agent), "path": root + agent.path, "prompts": prompts, "answers": answers}
 
 
 def _root(request: Request) -> str:

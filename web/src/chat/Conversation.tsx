@@ -1,11 +1,11 @@
 import { isToolUIPart, type UIMessage } from "ai";
-import { useEffect } from "react";
+import { useEffect, useId } from "react";
 
 import type { Connection } from "../connection.ts";
 import { Inspector } from "../inspector/Inspector.tsx";
 import { DataPart } from "../parts/data/DataPart.tsx";
 import type { Recording } from "../recording/file.ts";
-import type { Agent } from "../settings.ts";
+import type { Agent, Prompt } from "../settings.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Composer } from "./Composer.tsx";
 import { Message } from "./Message.tsx";
@@ -71,7 +71,7 @@ function Welcome({ agent, send }: { agent: Agent; send: (text: string) => void }
   return (
     <div className="welcome">
       <header>
-        <h1>{agent.name || "What shall we talk about?"}</h1>
+        <h1>What shall we talk about?</h1>
         {agent.about && <p className="muted">{agent.about}</p>}
       </header>
       <Prompts prompts={agent.prompts} className="prompts" send={send} />
@@ -79,13 +79,23 @@ function Welcome({ agent, send }: { agent: Agent; send: (text: string) => void }
   );
 }
 
-function Prompts({ prompts, className, send }: { prompts: string[]; className: string; send: (text: string) => void }) {
+function Prompts({ prompts, className, send }: { prompts: Prompt[]; className: string; send: (text: string) => void }) {
+  const id = useId();
   if (prompts.length === 0) return null;
   return (
     <div className={className} role="group" aria-label="Suggested prompts">
-      {prompts.map((prompt) => (
-        <button key={prompt} type="button" className="prompt" dir="auto" onClick={() => send(prompt)}>
-          {prompt}
+      {prompts.map(({ text, shows }, index) => (
+        <button
+          key={text}
+          type="button"
+          className="prompt"
+          dir="auto"
+          aria-labelledby={`${id}-${index}`}
+          aria-describedby={shows && `${id}-${index}-shows`}
+          onClick={() => send(text)}
+        >
+          <span id={`${id}-${index}`}>{text}</span>
+          {shows && <span id={`${id}-${index}-shows`} className="shows">{shows}</span>}
         </button>
       ))}
     </div>
