@@ -103,5 +103,5 @@ _SCRIPTS: Final[Mapping[str, Sequence[_Reply]]] = {
 
 PROMPTS: Final = (
     PagePrompt("Write a report on the tides", "Todos, a sub-agent and files"),
-    PagePrompt("Publish the report", "An interrupt that waits for your approval"),
+    PagePrompt("Publish the report", "An approval by interrupt"),
 )

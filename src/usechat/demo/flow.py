@@ -19,8 +19,8 @@ __all__ = ["ABOUT", "PROMPTS", "make_agent"]
 
 ABOUT: Final = "A flow of four nodes in the Open Harness runtime. Two of them run at the same time."
 PROMPTS: Final = (
-    PagePrompt("Plan a day in Lisbon", "Four nodes, two of them at a time"),
-    PagePrompt("Plan a day in Atlantis", "A node that fails, and a flow that goes on"),
+    PagePrompt("Plan a day in Lisbon", "Steps, two at a time"),
+    PagePrompt("Plan a day in Atlantis", "A step that fails"),
     PagePrompt("Plan a day on the moon", "A flow that fails"),
 )
 

@@ -42,11 +42,11 @@ def next_high_water(hour: float) -> float:
 _PICTURE: Final = (
     "data:image/svg+xml;utf8,<svg xmlns='http://www.w3.org/2000/svg' width='640' height='320' viewBox='0 0 640 320'>"
     "<rect width='640' height='320' fill='%23f3e3c6'/><circle cx='490' cy='110' r='46' fill='%23e58a5b'/>"
-    "<path d='M0 190 L90 130 L170 180 L260 110 L380 190 Z' fill='%2389a6a0'/>"
+    "<path d='M0 210 L90 130 L170 180 L260 110 L400 210 Z' fill='%2389a6a0'/>"
     "<path d='M0 200 q40 -16 80 0 t80 0 t80 0 t80 0 t80 0 t80 0 t80 0 t80 0 V320 H0z' fill='%231f6f63'/>"
     "<path d='M0 240 q40 -16 80 0 t80 0 t80 0 t80 0 t80 0 t80 0 t80 0 t80 0 V320 H0z' fill='%23175349'/>"
     "<path d='M300 214 h110 l-18 24 h-74z' fill='%23513a2c'/><path d='M352 110 v100 h-46z' fill='%23ffffff'/>"
-    "<path d='M358 126 v84 h40z' fill='%23f3e3c6'/></svg>"
+    "<path d='M358 126 v84 h40z' fill='%23e7cfa4'/></svg>"
 )
 _DAYS: Final = 90
 _LINE: Final = "Brest: high water at {hour:02}:{minute:02}, {metres:.1f} m, wind from the west. "
@@ -176,15 +176,15 @@ async def _echo(chat: Chat, pace: float) -> _Events:
 
 
 _SCENES: Final[Mapping[PagePrompt, Callable[[Chat, float], _Events]]] = {
-    PagePrompt("Explain the tides", "Thoughts, and text as it streams"): _explain,
-    PagePrompt("When is high water in Brest?", "A tool, its arguments as they come"): _look_up,
+    PagePrompt("Explain the tides", "Thoughts and streaming text"): _explain,
+    PagePrompt("High water in Brest?", "Streaming tool arguments"): _look_up,
     PagePrompt("Book a boat", "A tool that fails"): _book,
-    PagePrompt("Delete the old log", "A call that waits for your approval"): _delete,
-    PagePrompt("Where am I?", "A tool of the browser"): _locate,
+    PagePrompt("Delete the old log", "An approval"): _delete,
+    PagePrompt("Where am I?", "A browser tool"): _locate,
     PagePrompt("Cite your sources", "Sources"): _cite,
     PagePrompt("Draw the harbour", "An image"): _draw,
-    PagePrompt("Recite the tide table", "A long answer: stop it, or reload"): _recite,
-    PagePrompt("Ask the closed harbour", "An error, and another try"): _fail,
+    PagePrompt("Recite the tide table", "A long answer: stop, reload"): _recite,
+    PagePrompt("Ask the closed harbour", "An error and a retry"): _fail,
 }
 _BY_TEXT: Final = {prompt.text: scene for prompt, scene in _SCENES.items()}
 PROMPTS: Final = tuple(_SCENES)

@@ -111,9 +111,9 @@ async def _overload(turn: Turn) -> None:
 
 
 _PLAYS: Final[Mapping[PagePrompt, TurnPlay]] = {
-    PagePrompt("Fix the failing test", "What the agent is doing, and its tools"): _fix,
+    PagePrompt("Fix the failing test", "Status and tools"): _fix,
     PagePrompt("Deploy the app", "A question with options"): _deploy,
     PagePrompt("Watch the log", "A turn to stop"): _watch,
-    PagePrompt("Ask an overloaded model", "An error in the middle of an answer"): _overload,
+    PagePrompt("Ask an overloaded model", "An error in mid-answer"): _overload,
 }
 PROMPTS: Final = tuple(_PLAYS)
