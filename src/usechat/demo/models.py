@@ -44,12 +44,14 @@ def _ask_openai(model: str, environ: Mapping[str, str]) -> _Agent:
 
     # A server of your own may need no key, but the package insists on one.
     key, url = environ.get("OPENAI_API_KEY") or "none", environ.get("OPENAI_BASE_URL") or None
-    client = AsyncOpenAI(api_key=key, base_url=url)
 
     async def agent(chat: Chat) -> AsyncGenerator[str, None]:
         messages = to_openai(await chat.model_messages())
         try:
-            async with client.chat.completions.stream(model=model, messages=messages) as stream:
+            async with (
+                AsyncOpenAI(api_key=key, base_url=url) as client,
+                client.chat.completions.stream(model=model, messages=messages) as stream,
+            ):
                 async for event in stream:
                     if event.type == "content.delta":
                         yield event.delta
@@ -62,13 +64,15 @@ def _ask_openai(model: str, environ: Mapping[str, str]) -> _Agent:
 def _ask_anthropic(model: str, environ: Mapping[str, str]) -> _Agent:
     from anthropic import AnthropicError, AsyncAnthropic
 
-    url = environ.get("ANTHROPIC_BASE_URL") or None
-    client = AsyncAnthropic(api_key=environ["ANTHROPIC_API_KEY"], base_url=url)
+    key, url = environ["ANTHROPIC_API_KEY"], environ.get("ANTHROPIC_BASE_URL") or None
 
     async def agent(chat: Chat) -> AsyncGenerator[str, None]:
         request = to_anthropic(await chat.model_messages())
         try:
-            async with client.messages.stream(model=model, max_tokens=_MOST_TOKENS, **request) as stream:
+            async with (
+                AsyncAnthropic(api_key=key, base_url=url) as client,
+                client.messages.stream(model=model, max_tokens=_MOST_TOKENS, **request) as stream,
+            ):
                 async for text in stream.text_stream:
                     yield text
         except AnthropicError as error:
@@ -78,6 +82,6 @@ def _ask_anthropic(model: str, environ: Mapping[str, str]) -> _Agent:
 
 
 def _explain(model: str, error: Exception) -> str:
-    """What the user reads: the texts of these errors may hold a part of the key."""
+    """What the user reads; what these errors say themselves may hold a part of the key."""
     status = getattr(error, "status_code", None)
-    return f"{model} cannot be asked: {'its server answered' if status else type(error).__name__} {status or ''}".strip()
+    return f"{model} cannot be asked: {type(error).__name__ if status is None else f'its server answered {status}'}."

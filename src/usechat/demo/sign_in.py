@@ -17,8 +17,8 @@ _PLACES: Final = ("/", "/page/settings")
 class SignIn:
     """Knows the one user of a process by a cookie that is random, and gone with the process.
 
-    Scripts cannot read it, and pages of other sites cannot send it. It proves that a request comes from a page that this
-    server gave out, to whoever may connect; so it is for servers that listen on loopback.
+    Scripts cannot read it, and pages of other sites cannot send it. Whoever loads the page gets it, so that it is for
+    servers that listen on loopback.
     """
 
     def __init__(self, user: str) -> None:

@@ -47,8 +47,8 @@ class SessionAgent:
 
     `token`, if it is not empty, is the only bearer token that may connect. `script` is played in place of the scripted
     prompts, and `plays` are turns of your own, by the prompt that they answer. `faults` can be changed at any time and
-    hold for sockets that are opened later. `die` is what the fault of that name does: by default all connections are cut
-    and none is taken any more.
+    hold for sockets that are opened later. `die` is what the fault of that name does: by default all connections are
+    cut and none is taken any more.
     """
 
     def __init__(
