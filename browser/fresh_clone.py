@@ -20,6 +20,8 @@ from chromium import Chromium  # noqa: E402
 from loopback import free_port  # noqa: E402
 
 SECONDS: Final = 1200
+# What would make it another thing than a fresh shell is: a virtual environment, a make above, the key of a real model.
+CHANGING: Final = ("VIRTUAL_ENV", "MAKE", "MFLAGS", "OPENAI_", "ANTHROPIC_", "USECHAT_")
 
 
 def main() -> None:
@@ -27,8 +29,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "usechat"
         subprocess.run(["git", "clone", "--quiet", HERE.parent, clone], check=True)  # noqa: S607
-        # As in a shell that nobody has set up: no virtual environment, and no settings of a make above.
-        environ = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "MAKEFLAGS")}
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(CHANGING)}
         environ |= {"USECHAT_PORT": str(free_port())}
         run = subprocess.Popen(
             ["make", "run"],  # noqa: S607
