@@ -11,7 +11,8 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import IO, Final
+from types import FrameType
+from typing import IO, Final, NoReturn
 
 HERE: Final = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests"), str(HERE.parent / "conformance")]
@@ -76,7 +77,11 @@ def talk(url: str) -> None:
         assert len(agents) >= 4, agents
 
 
+def give_up(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(f"It took more than {SECONDS} seconds.")
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGALRM, lambda *_: sys.exit(f"It took more than {SECONDS} seconds."))
+    signal.signal(signal.SIGALRM, give_up)
     signal.alarm(SECONDS)
     main()

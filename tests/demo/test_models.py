@@ -24,7 +24,7 @@ class Claude:
 
     async def _answer(self, request: Request) -> Response:
         self.asked.append(await request.json())
-        message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
+        message: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
         message |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}
         block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
         deltas = [{"type": "text_delta", "text": text} for text in self._texts]
