@@ -9,6 +9,7 @@ import pytest
 from chromium import Chromium, Tab
 from loopback import SECONDS, serving
 from test_openai_example import Model, words
+from test_page import AXE, FAULTS
 from usechat.demo.app import Demo, make_demo
 from usechat.server.page import PagePrompt
 
@@ -77,7 +78,7 @@ def button(name: str) -> str:
 
 
 def prompt(text: str) -> str:
-    return f'role=group[name="Suggested prompts"] >> {button(text)}'
+    return f'role=group[name="Suggested prompts"] >> button:has(span:text-is("{text}"))'
 
 
 def wait_for_status(tab: Tab, sentence: str) -> None:
@@ -243,6 +244,20 @@ def test_a_turn_that_fails_says_so(tab: Tab, agent: str, text: str, told: str, e
     assert tab.wait_for("role=alert >> span").startswith(error)
     assert told in tab.wait_for(LAST)
     wait_for_status(tab, "The answer failed.")
+
+
+def test_the_prompts_are_accessible_on_a_phone(tab: Tab) -> None:
+    tab.run(AXE)
+    for scheme in ("dark", "light"):
+        tab.look_like(scheme, 390)
+        assert tab.run(FAULTS) == []
+    # What stands above the prompts is seen first.
+    assert tab.run("document.querySelector('.transcript').scrollTop") == 0
+    tab.click(prompt("Cite your sources"))
+    tab.wait_for(prompt("Draw the harbour"))
+    assert tab.run("document.documentElement.scrollWidth") == 390
+    assert tab.run(FAULTS) == []
+    tab.look_like("light", 1440)
 
 
 def test_chats_are_listed_by_agent(tab: Tab) -> None:

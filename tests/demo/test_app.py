@@ -2,9 +2,17 @@
 
 import sys
 
+import httpx
 import pytest
 
+from loopback import SECONDS, message, serving
 from usechat.demo.app import make_demo
+from usechat.protocol.verdict import judge, recorded_events
+from usechat.testing import collect
+
+# It waits for an answer.
+QUESTION = "Deploy the app"
+FAILING = {"Ask the closed harbour", "Plan a day on the moon", "Ask an overloaded model"}
 
 
 def names(**environ: str) -> tuple[list[str], tuple[str, ...]]:
@@ -36,3 +44,19 @@ def test_a_key_offers_its_model() -> None:
         (),
     )
     assert names(OPENAI_BASE_URL="http://localhost:11434/v1", OPENAI_MODEL="qwen3") == ([*scripted, "OpenAI qwen3"], ())
+
+
+def test_every_prompt_gets_a_stream_that_all_clients_take() -> None:
+    ends: dict[str, str] = {}
+    with serving(make_demo(pace=0).app) as url, httpx.Client(base_url=url, timeout=SECONDS) as page:
+        for agent in page.get("/page/settings").json()["agents"]:
+            for prompt in (prompt["text"] for prompt in agent["prompts"]):
+                if prompt == QUESTION:
+                    continue
+                body = page.post(agent["path"], json=message(prompt, prompt)).content
+                verdict = judge(recorded_events(body), "portable")
+                assert (verdict.violation, verdict.warnings) == (None, []), prompt
+                ends[prompt] = collect(body)[-1]["type"]
+    assert len(ends) > 15
+    assert {prompt for prompt, end in ends.items() if end == "error"} == FAILING
+    assert set(ends.values()) == {"error", "finish"}

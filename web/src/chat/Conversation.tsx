@@ -1,5 +1,5 @@
 import { isToolUIPart, type UIMessage } from "ai";
-import { useEffect, useId } from "react";
+import { useEffect } from "react";
 
 import type { Connection } from "../connection.ts";
 import { Inspector } from "../inspector/Inspector.tsx";
@@ -80,22 +80,13 @@ function Welcome({ agent, send }: { agent: Agent; send: (text: string) => void }
 }
 
 function Prompts({ prompts, className, send }: { prompts: Prompt[]; className: string; send: (text: string) => void }) {
-  const id = useId();
   if (prompts.length === 0) return null;
   return (
     <div className={className} role="group" aria-label="Suggested prompts">
-      {prompts.map(({ text, shows }, index) => (
-        <button
-          key={text}
-          type="button"
-          className="prompt"
-          dir="auto"
-          aria-labelledby={`${id}-${index}`}
-          aria-describedby={shows && `${id}-${index}-shows`}
-          onClick={() => send(text)}
-        >
-          <span id={`${id}-${index}`}>{text}</span>
-          {shows && <span id={`${id}-${index}-shows`} className="shows">{shows}</span>}
+      {prompts.map(({ text, shows }) => (
+        <button key={text} type="button" className="prompt" dir="auto" onClick={() => send(text)}>
+          <span>{text}</span>
+          {shows && <span className="shows">{shows}</span>}
         </button>
       ))}
     </div>
