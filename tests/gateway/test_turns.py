@@ -132,12 +132,19 @@ async def test_a_second_message_of_a_chat_waits_and_replaces_nothing() -> None:
         assert aborts(gateway) == []
 
 
-async def test_a_second_message_waits_for_a_bounded_time() -> None:
+@pytest.mark.parametrize("trigger", ["submit-message", "regenerate-message"])
+async def test_a_second_message_waits_for_a_bounded_time(trigger: str) -> None:
     async with serving_gateway(msgspec.structs.replace(SETTINGS, queue_seconds=0.2)) as gateway:
         async with gateway.asking("hang") as first:
+            start = await until_chunk(first, type="start")
             await until_chunk(first, type="text-delta")
-            refused = await gateway.post("chat", json=message("Hello", "c"))
-        assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT")
+            for message_id in (None, start["messageId"]):
+                body = {**message("Hello", "c"), "trigger": trigger, "messageId": message_id}
+                refused = await gateway.post("chat", json=body)
+                assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT")
+            assert aborts(gateway) == []
+            gateway.agent.session("s1").release()
+            assert [chunk["type"] async for chunk in first][-1] == "finish"
 
 
 class Unread:
