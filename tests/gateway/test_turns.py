@@ -134,17 +134,17 @@ async def test_a_second_message_of_a_chat_waits_and_replaces_nothing() -> None:
 
 @pytest.mark.parametrize("trigger", ["submit-message", "regenerate-message"])
 async def test_a_second_message_waits_for_a_bounded_time(trigger: str) -> None:
-    async with serving_gateway(msgspec.structs.replace(SETTINGS, queue_seconds=0.2)) as gateway:
-        async with gateway.asking("hang") as first:
-            start = await until_chunk(first, type="start")
-            await until_chunk(first, type="text-delta")
-            for message_id in (None, start["messageId"]):
-                body = {**message("Hello", "c"), "trigger": trigger, "messageId": message_id}
-                refused = await gateway.post("chat", json=body)
-                assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT")
-            assert aborts(gateway) == []
-            gateway.agent.session("s1").release()
-            assert [chunk["type"] async for chunk in first][-1] == "finish"
+    settings = msgspec.structs.replace(SETTINGS, queue_seconds=0.2)
+    async with serving_gateway(settings) as gateway, gateway.asking("hang") as first:
+        start = await until_chunk(first, type="start")
+        await until_chunk(first, type="text-delta")
+        for message_id in (None, start["messageId"]):
+            body = {**message("Hello", "c"), "trigger": trigger, "messageId": message_id}
+            refused = await gateway.post("chat", json=body)
+            assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT")
+        assert aborts(gateway) == []
+        gateway.agent.session("s1").release()
+        assert [chunk["type"] async for chunk in first][-1] == "finish"
 
 
 class Unread:
@@ -275,6 +275,27 @@ async def test_a_question_is_answered_by_whoever_may(user: str) -> None:
             assert (await until_chunk(stream, type="finish"))["finishReason"] == "stop"
         again = await gateway.post("answer", user=user, json=given)
         assert again.status_code == 404
+        # The session takes it for the answer of whoever has the socket.
+        assert [one.user for one in gateway.agent.received("answer")] == [user]
+
+
+async def test_a_question_of_the_later_kind_is_answered_by_whoever_may() -> None:
+    answers: list[Any] = []
+
+    async def upstream(connection: ServerConnection) -> None:
+        prompt = {"id": "q1", "type": "approval", "title": "Deploy?"}
+        for frame in ({"type": "init"}, {"type": "interactive_prompt", "prompt": prompt}, {"type": "user.joined"}):
+            await connection.send(json.dumps(frame))
+        async for sent in connection:
+            answers.append(json.loads(sent))
+
+    async with serve(upstream, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with serving_gateway(upstream=f"ws://127.0.0.1:{port}") as gateway:
+            missing = await gateway.post("answer", json={"questionId": "q2", "answer": True})
+            given = await gateway.post("answer", json={"questionId": "q1", "answer": False})
+    assert (missing.status_code, given.status_code) == (404, 204)
+    assert answers == [{"type": "answer", "questionId": "q1", "answer": False}]
 
 
 @pytest.mark.parametrize("body", [{"questionId": "q"}, {"answer": "x"}, {"questionId": "q", "answer": 1}, [], "x"])
@@ -306,6 +327,20 @@ async def test_a_session_that_cannot_be_reached_is_an_error_of_the_stream() -> N
         assert await gateway.metric("adapter_ws_open") == 0
         unreachable = await gateway.get("channels")
         assert (unreachable.status_code, unreachable.json()["code"]) == (502, "BAD_GATEWAY")
+
+
+async def test_a_stop_while_the_socket_is_opened_is_an_abort_of_the_client() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        upstream = f"ws://127.0.0.1:{silent.getsockname()[1]}"
+        async with serving_gateway(upstream=upstream) as gateway, gateway.asking("Hello") as stream:
+            await until_chunk(stream, type="start")
+            connection, _ = await asyncio.to_thread(silent.accept)
+            with connection:
+                await gateway.post("chat/c/stop")
+            assert [chunk["type"] async for chunk in stream] == ["abort"]
+            assert await counts(gateway, "client") == 1
+            assert await counts(gateway, "server") == 0
+            assert await gateway.metric("adapter_ws_open") == 0
 
 
 async def test_a_handshake_that_is_not_answered_is_an_error_of_the_stream() -> None:
