@@ -83,6 +83,45 @@ async def test_a_prompt_that_waits_is_withdrawn_without_an_abort_of_what_runs(le
         assert (await gateway.parts("Hello again"))[-1]["text"] == "You said: Hello again"
 
 
+@pytest.mark.parametrize("user", ["ana", "cy"])
+async def test_a_prompt_that_was_withdrawn_costs_nobody_else_theirs(user: str) -> None:
+    """The abort of the one drops all that wait behind it, so that those wait here."""
+    async with serving_gateway() as gateway:
+        await with_bob(gateway)
+        await gateway.headers("cy")
+        await gateway.directory.grant("s1", "cy", "collaborator")
+        async with gateway.asking("hang", user="bob") as bobs:
+            await until_chunk(bobs, type="text-delta")
+            async with gateway.asking("Hello") as anas:
+                await until_chunk(anas, type="data-agent-status", data=QUEUED)
+            async with gateway.asking("Hello again", user=user) as stream:
+                await until_chunk(stream, type="data-agent-status", data={"status": "queued", "position": 2})
+                gateway.agent.session("s1").release()
+                assert [chunk["type"] async for chunk in bobs][-1] == "finish"
+                rest = [chunk async for chunk in stream]
+        assert "".join(chunk.get("delta", "") for chunk in rest) == "You said: Hello again"
+        assert rest[-1]["type"] == "finish"
+        assert aborts(gateway) == ["ana"]
+
+
+async def test_a_prompt_that_waits_for_a_withdrawn_one_is_never_sent_if_it_is_stopped() -> None:
+    async with serving_gateway() as gateway:
+        await with_bob(gateway)
+        async with gateway.asking("hang", user="bob") as bobs:
+            await until_chunk(bobs, type="text-delta")
+            async with gateway.asking("Hello") as anas:
+                await until_chunk(anas, type="data-agent-status", data=QUEUED)
+            async with gateway.asking("Hello again") as stream:
+                await until_chunk(stream, type="data-agent-status", data={"status": "queued", "position": 2})
+                await gateway.post("chat/c/stop")
+                assert [chunk["type"] async for chunk in stream] == ["abort"]
+            assert await counts(gateway, "client") == 2
+            gateway.agent.session("s1").release()
+            assert [chunk["type"] async for chunk in bobs][-1] == "finish"
+        await gone(gateway, "ana")
+        assert [one.message["content"] for one in gateway.agent.received("prompt", user="ana")] == ["Hello"]
+
+
 async def test_another_users_turn_is_not_shown() -> None:
     async with serving_gateway() as gateway:
         await with_bob(gateway)
@@ -412,9 +451,9 @@ async def test_who_has_withdrawn_many_prompts_leaves_room_for_others() -> None:
         await with_bob(gateway)
         async with gateway.asking("hang", user="bob") as bobs:
             await until_chunk(bobs, type="text-delta")
-            for chat in ("1", "2"):
-                async with gateway.asking("Hello", chat=chat) as stream:
-                    await until_chunk(stream, type="data-agent-status", data={**QUEUED, "position": int(chat)})
+            async with gateway.asking("Hello", chat="1") as first, gateway.asking("Hello", chat="2") as second:
+                await until_chunk(first, type="data-agent-status")
+                await until_chunk(second, type="data-agent-status")
             refused = await gateway.post("chat", json=message("Hello", "3"))
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
             assert (await gateway.get("channels", user="bob")).status_code == 200

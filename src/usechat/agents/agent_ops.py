@@ -1,6 +1,7 @@
 """Agent Ops sessions: a message is a prompt on a socket of its own, and its turn is followed to the end."""
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
@@ -31,6 +32,8 @@ AbortedBy: TypeAlias = Literal["client", "server"]
 
 _OPTIONS: Final = AgentOpsOptions()
 _LIMITS: Final = SocketLimits()
+# How long a prompt waits for those before it that were withdrawn, one of which may have a socket that hears nothing.
+_GIVES_WAY: Final = 600.0
 # How long an abort that is due may take when the server ends, whatever its grace is.
 _LAST_WORDS: Final = 0.5
 # Of so many messages it is known what the upstream calls them.
@@ -103,6 +106,11 @@ class AgentOpsAgent:
             chat.write.finish()
             return
         try:
+            until = time.monotonic() + _GIVES_WAY
+            while (withdrawn := self._withdrawn(call.address.session)) and (left := until - time.monotonic()) > 0:
+                yield _queued(behind=withdrawn)
+                with chat.hold():
+                    await asyncio.wait([one.left for one in withdrawn], timeout=left)
             socket = await self.sockets.open(call.address)
         except BaseException:
             self._count_abort(chat)
@@ -177,6 +185,12 @@ class AgentOpsAgent:
         self._following.setdefault(address.session, set()).add(following)
         return following
 
+    def _withdrawn(self, session: str) -> list[Following]:
+        """The prompts that nobody wants and that wait for their turn: their abort would drop all that wait behind."""
+        return [
+            one for one in self._following.get(session, ()) if one.is_withdrawn and one.tracker.position is not None
+        ]
+
     async def _prompt(self, following: Following, call: SessionCall) -> None:
         """Send the prompt; a message that the session has already goes first, with what followed it."""
         prompt, (channel_type, channel_id) = call.prompt, call.address.channel
@@ -223,6 +237,7 @@ class AgentOpsAgent:
                 with suppress(ConnectionClosed, TimeoutError):
                     await following.withdraw(is_current=is_current)
         finally:
+            following.left.set_result(None)
             others = self._following[address.session]
             others.discard(following)
             if not others:
@@ -240,6 +255,11 @@ class AgentOpsAgent:
         task = asyncio.create_task(leaving)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
+
+
+def _queued(*, behind: list[Following]) -> Frame:
+    place = max(one.tracker.position or 0 for one in behind) + 1
+    return {"type": "status", "data": {"promptQueued": True, "queuePosition": place}}
 
 
 def _asks(frame: Frame, question_id: str) -> bool:

@@ -35,6 +35,7 @@ class Following:
         self.socket = socket
         self.tracker = tracker
         self.is_lost = False
+        self.is_withdrawn = False
         self._early: deque[Frame] = deque()
         self._held = ExitStack()
         self._is_held = False
@@ -42,6 +43,8 @@ class Following:
         self._unanswered = 0
         self._frames = 0
         self._loop = asyncio.get_running_loop()
+        self.left: asyncio.Future[None] = self._loop.create_future()
+        """Done when nothing more is sent."""
         self._alarm = alarm_at(self._loop, self._loop.time() + _PING_SECONDS, self._ping)
         self._pinging: asyncio.Task[None] | None = None
 
@@ -73,6 +76,7 @@ class Following:
 
     def rest(self) -> None:
         """Nothing more is shown."""
+        self.is_withdrawn = True
         self._held.close()
 
     async def withdraw(self, *, is_current: bool) -> None:
