@@ -20,7 +20,7 @@ from usechat.sources.agent_ops_frames import Frame
 __all__ = ["Greeting", "SessionAddress", "SessionSocket", "SessionSockets", "SocketEvents", "SocketLimits"]
 
 CONNECTION_FAILED: Final = "Connection failed"
-TOO_MANY: Final = "Too many connections to this session are open. Try again in a moment."
+TOO_MANY: Final = "Too many connections to sessions are open. Try again in a moment."
 
 # A larger frame is looked at before it is decoded as a whole: the first one has all that was ever said in the session.
 _LARGE: Final = 64 * 1024
