@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-import usechat.agents.agent_ops as driver
+import usechat.agents.agent_ops_following as driver
 from gateways import Gateway, serving_gateway, until_chunk
 from loopback import message, parts
 from session_clients import joined, no_more_tasks

@@ -83,6 +83,45 @@ async def test_a_prompt_that_waits_is_withdrawn_without_an_abort_of_what_runs(le
         assert (await gateway.parts("Hello again"))[-1]["text"] == "You said: Hello again"
 
 
+@pytest.mark.parametrize("user", ["ana", "cy"])
+async def test_a_prompt_that_was_withdrawn_costs_nobody_else_theirs(user: str) -> None:
+    """The abort of the one drops all that wait behind it, so that those wait here."""
+    async with serving_gateway() as gateway:
+        await with_bob(gateway)
+        await gateway.headers("cy")
+        await gateway.directory.grant("s1", "cy", "collaborator")
+        async with gateway.asking("hang", user="bob") as bobs:
+            await until_chunk(bobs, type="text-delta")
+            async with gateway.asking("Hello") as anas:
+                await until_chunk(anas, type="data-agent-status", data=QUEUED)
+            async with gateway.asking("Hello again", user=user) as stream:
+                await until_chunk(stream, type="data-agent-status", data={"status": "queued", "position": 2})
+                gateway.agent.session("s1").release()
+                assert [chunk["type"] async for chunk in bobs][-1] == "finish"
+                rest = [chunk async for chunk in stream]
+        assert "".join(chunk.get("delta", "") for chunk in rest) == "You said: Hello again"
+        assert rest[-1]["type"] == "finish"
+        assert aborts(gateway) == ["ana"]
+
+
+async def test_a_prompt_that_waits_for_a_withdrawn_one_is_never_sent_if_it_is_stopped() -> None:
+    async with serving_gateway() as gateway:
+        await with_bob(gateway)
+        async with gateway.asking("hang", user="bob") as bobs:
+            await until_chunk(bobs, type="text-delta")
+            async with gateway.asking("Hello") as anas:
+                await until_chunk(anas, type="data-agent-status", data=QUEUED)
+            async with gateway.asking("Hello again") as stream:
+                await until_chunk(stream, type="data-agent-status", data={"status": "queued", "position": 2})
+                await gateway.post("chat/c/stop")
+                assert [chunk["type"] async for chunk in stream] == ["abort"]
+            assert await counts(gateway, "client") == 2
+            gateway.agent.session("s1").release()
+            assert [chunk["type"] async for chunk in bobs][-1] == "finish"
+        await gone(gateway, "ana")
+        assert [one.message["content"] for one in gateway.agent.received("prompt", user="ana")] == ["Hello"]
+
+
 async def test_another_users_turn_is_not_shown() -> None:
     async with serving_gateway() as gateway:
         await with_bob(gateway)
@@ -132,12 +171,19 @@ async def test_a_second_message_of_a_chat_waits_and_replaces_nothing() -> None:
         assert aborts(gateway) == []
 
 
-async def test_a_second_message_waits_for_a_bounded_time() -> None:
-    async with serving_gateway(msgspec.structs.replace(SETTINGS, queue_seconds=0.2)) as gateway:
-        async with gateway.asking("hang") as first:
-            await until_chunk(first, type="text-delta")
-            refused = await gateway.post("chat", json=message("Hello", "c"))
-        assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT")
+@pytest.mark.parametrize("trigger", ["submit-message", "regenerate-message"])
+async def test_a_second_message_waits_for_a_bounded_time(trigger: str) -> None:
+    settings = msgspec.structs.replace(SETTINGS, queue_seconds=0.2)
+    async with serving_gateway(settings) as gateway, gateway.asking("hang") as first:
+        start = await until_chunk(first, type="start")
+        await until_chunk(first, type="text-delta")
+        for message_id in (None, start["messageId"]):
+            body = {**message("Hello", "c"), "trigger": trigger, "messageId": message_id}
+            refused = await gateway.post("chat", json=body)
+            assert (refused.status_code, refused.json()["code"]) == (409, "CONFLICT")
+        assert aborts(gateway) == []
+        gateway.agent.session("s1").release()
+        assert [chunk["type"] async for chunk in first][-1] == "finish"
 
 
 class Unread:
@@ -268,6 +314,27 @@ async def test_a_question_is_answered_by_whoever_may(user: str) -> None:
             assert (await until_chunk(stream, type="finish"))["finishReason"] == "stop"
         again = await gateway.post("answer", user=user, json=given)
         assert again.status_code == 404
+        # The session takes it for the answer of whoever has the socket.
+        assert [one.user for one in gateway.agent.received("answer")] == [user]
+
+
+async def test_a_question_of_the_later_kind_is_answered_by_whoever_may() -> None:
+    answers: list[Any] = []
+
+    async def upstream(connection: ServerConnection) -> None:
+        prompt = {"id": "q1", "type": "approval", "title": "Deploy?"}
+        for frame in ({"type": "init"}, {"type": "interactive_prompt", "prompt": prompt}, {"type": "user.joined"}):
+            await connection.send(json.dumps(frame))
+        async for sent in connection:
+            answers.append(json.loads(sent))
+
+    async with serve(upstream, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with serving_gateway(upstream=f"ws://127.0.0.1:{port}") as gateway:
+            missing = await gateway.post("answer", json={"questionId": "q2", "answer": True})
+            given = await gateway.post("answer", json={"questionId": "q1", "answer": False})
+    assert (missing.status_code, given.status_code) == (404, 204)
+    assert answers == [{"type": "answer", "questionId": "q1", "answer": False}]
 
 
 @pytest.mark.parametrize("body", [{"questionId": "q"}, {"answer": "x"}, {"questionId": "q", "answer": 1}, [], "x"])
@@ -299,6 +366,20 @@ async def test_a_session_that_cannot_be_reached_is_an_error_of_the_stream() -> N
         assert await gateway.metric("adapter_ws_open") == 0
         unreachable = await gateway.get("channels")
         assert (unreachable.status_code, unreachable.json()["code"]) == (502, "BAD_GATEWAY")
+
+
+async def test_a_stop_while_the_socket_is_opened_is_an_abort_of_the_client() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        upstream = f"ws://127.0.0.1:{silent.getsockname()[1]}"
+        async with serving_gateway(upstream=upstream) as gateway, gateway.asking("Hello") as stream:
+            await until_chunk(stream, type="start")
+            connection, _ = await asyncio.to_thread(silent.accept)
+            with connection:
+                await gateway.post("chat/c/stop")
+            assert [chunk["type"] async for chunk in stream] == ["abort"]
+            assert await counts(gateway, "client") == 1
+            assert await counts(gateway, "server") == 0
+            assert await gateway.metric("adapter_ws_open") == 0
 
 
 async def test_a_handshake_that_is_not_answered_is_an_error_of_the_stream() -> None:
@@ -370,9 +451,9 @@ async def test_who_has_withdrawn_many_prompts_leaves_room_for_others() -> None:
         await with_bob(gateway)
         async with gateway.asking("hang", user="bob") as bobs:
             await until_chunk(bobs, type="text-delta")
-            for chat in ("1", "2"):
-                async with gateway.asking("Hello", chat=chat) as stream:
-                    await until_chunk(stream, type="data-agent-status", data={**QUEUED, "position": int(chat)})
+            async with gateway.asking("Hello", chat="1") as first, gateway.asking("Hello", chat="2") as second:
+                await until_chunk(first, type="data-agent-status")
+                await until_chunk(second, type="data-agent-status")
             refused = await gateway.post("chat", json=message("Hello", "3"))
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
             assert (await gateway.get("channels", user="bob")).status_code == 200

@@ -166,6 +166,32 @@ async def collect() -> None:
             assert f"user: {merged}" in await client.briefs(f"updated: You said: {merged} | finish end_turn")
 
 
+def test_a_prompt_whose_runner_is_lost_waits_before_all_others() -> None:
+    run_fast(lose_runner())
+
+
+async def lose_runner() -> None:
+    async with SessionAgent(SessionSettings(pace=5)).serving() as agent, joined(agent) as client:
+        await client.prompt("lost")
+        with hurrying(100):
+            await client.until("status runnerConnected=False queuedPrompts=1 runnerDisconnected=True")
+        async with joined(agent, "bo") as other:
+            data = other.heard[0]["data"]
+            assert (data["runnerConnected"], data["runnerBusy"], data["promptsQueued"]) == (False, False, 1)
+        await client.until("audit user.left")
+        await client.prompt("empty")
+        assert await client.briefs("status promptQueued=True queuePosition=2") == [
+            *["user: empty", *QUEUED, "status promptQueued=True queuePosition=2"]
+        ]
+        assert "no runner connected" in client.heard[-2]["entry"]["summary"]
+        with hurrying(100):
+            assert await client.briefs(*END) == [
+                *["status runnerConnected=True", "models", "idle", "status promptDequeued=True remaining=1"],
+                *["thinking", "streaming", "assistant: ", "+ The runner ", "+ is back."],
+                *["updated: The runner is back. | finish end_turn", *next_one(0), *EMPTY, *END],
+            ]
+
+
 async def test_a_hibernated_session_wakes_for_a_prompt() -> None:
     async with SessionAgent().serving() as agent, joined(agent) as client:
         await client.turn("hibernate")

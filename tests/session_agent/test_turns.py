@@ -68,7 +68,12 @@ TURNS = {
     ],
     "lost": [
         *["thinking", "streaming", "assistant: ", "+ The runner ", "+ goes"],
-        *["status runnerConnected=False runnerDisconnected=True", "status runnerConnected=True", "models", "idle"],
+        *[
+            "status runnerConnected=False queuedPrompts=1 runnerDisconnected=True",
+            "status runnerConnected=True",
+            "models",
+            "idle",
+        ],
         *["status promptDequeued=True remaining=0", "thinking", "streaming", "assistant: "],
         *["+ The runner ", "+ is back.", "updated: The runner is back. | finish end_turn"],
         *END,

@@ -264,6 +264,18 @@ def test_of_two_forms_of_the_same_text_the_first_is_taken_for_the_turn() -> None
     assert said(chunk(""), *both) == [STEP, *text("ha", "ha")]
 
 
+def test_an_emoji_that_comes_in_two_halves_is_one() -> None:
+    halves = [chunk("a\ud83d"), chunk("\ude00b\ud83d"), chunk("\ude00"), chunk("!")]
+    assert said(*halves) == [STEP, *text("a", "\U0001f600b", "\U0001f600", "!")]
+    assert said(*halves, finish(finalText="a\U0001f600b\U0001f600!?"))[-4:] == [
+        *text("?")[1:],
+        text_end(),
+        STEP_END,
+        STOP,
+    ]
+    assert said(chunk("\ud83d"), chunk("c")) == [STEP, *text("\ufffdc")]
+
+
 def test_the_final_text_is_said_where_no_delta_brought_it() -> None:
     end = [text_end(), STEP_END, STOP]
     assert said(finish(finalText="All.")) == [STEP, *text("All."), *end]

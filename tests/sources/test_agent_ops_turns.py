@@ -71,6 +71,12 @@ def test_a_prompt_that_runs_at_once_may_be_aborted_from_its_first_sign_on() -> N
     assert not tracker.running
 
 
+def test_a_socket_that_greets_again_changes_nothing_of_a_prompt_that_runs() -> None:
+    tracker = sent(init())
+    assert kinds(tracker, echo(), THINKING, init(busy=True), begin()) == ["other", "began", "other", "ours"]
+    assert tracker.running
+
+
 def test_a_prompt_that_waits_is_told_its_position() -> None:
     tracker = sent(init(busy=True, queued=1))
     busy = audit("prompt.queued", "Queued: runner busy (…)")

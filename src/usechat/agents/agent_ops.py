@@ -1,16 +1,17 @@
 """Agent Ops sessions: a message is a prompt on a socket of its own, and its turn is followed to the end."""
 
 import asyncio
-from collections import OrderedDict, deque
+import time
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 from websockets.exceptions import ConnectionClosed
 
+from usechat.agents.agent_ops_following import Following
 from usechat.agents.agent_ops_socket import (
-    Greeting,
     SessionAddress,
     SessionSocket,
     SessionSockets,
@@ -18,11 +19,11 @@ from usechat.agents.agent_ops_socket import (
     SocketLimits,
 )
 from usechat.agents.chat import Chat
-from usechat.alarms import alarm_at
-from usechat.errors import AgentError
+from usechat.errors import MappingError
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.agent_ops import AgentOpsMapper, AgentOpsOptions
-from usechat.sources.agent_ops_frames import Frame
+from usechat.sources.agent_ops_frames import Frame, read_frame
+from usechat.sources.agent_ops_meanings import Question
 from usechat.sources.agent_ops_turns import PromptTracker
 
 __all__ = ["AgentOpsAgent", "AgentOpsEvents", "Prompt", "SessionCall"]
@@ -31,18 +32,10 @@ AbortedBy: TypeAlias = Literal["client", "server"]
 
 _OPTIONS: Final = AgentOpsOptions()
 _LIMITS: Final = SocketLimits()
-_PING_SECONDS: Final = 30.0
-# How long to read what has come meanwhile, before it is known whether our prompt is the one that runs.
-_CATCH_UP: Final = 5.0
+# How long a prompt waits for those before it that were withdrawn, one of which may have a socket that hears nothing.
+_GIVES_WAY: Final = 600.0
 # How long an abort that is due may take when the server ends, whatever its grace is.
 _LAST_WORDS: Final = 0.5
-# An upstream that answers so many pings with nothing at all is gone, whatever its connection says.
-_UNANSWERED: Final = 4
-# How long to wait for the turn of a prompt that nobody wants any more, and before that to hear of the prompt at all.
-_WITHDRAWS: Final = 3600.0
-_IS_HEARD: Final = 60.0
-# After so many frames others get their turn.
-_IN_A_ROW: Final = 32
 # Of so many messages it is known what the upstream calls them.
 _MOST_ECHOES: Final = 20_000
 
@@ -93,7 +86,7 @@ class AgentOpsAgent:
         self.sockets = SessionSockets(upstream, token, limits, events)
         self._options = options
         self._events = events
-        self._following: dict[str, set[_Following]] = {}
+        self._following: dict[str, set[Following]] = {}
         self._claimed: dict[str, set[str]] = {}
         # What the upstream calls a message of a session, user and chat.
         self._echoes: OrderedDict[_Echo, str] = OrderedDict()
@@ -113,9 +106,14 @@ class AgentOpsAgent:
             chat.write.finish()
             return
         try:
+            until = time.monotonic() + _GIVES_WAY
+            while (withdrawn := self._withdrawn(call.address.session)) and (left := until - time.monotonic()) > 0:
+                yield _queued(behind=withdrawn)
+                with chat.hold():
+                    await asyncio.wait([one.left for one in withdrawn], timeout=left)
             socket = await self.sockets.open(call.address)
-        except AgentError:
-            self._count_abort("server")
+        except BaseException:
+            self._count_abort(chat)
             raise
         following = self._follow(call, call.prompt, socket)
         # Whether what was read is all that came, as far as anybody can know.
@@ -134,8 +132,7 @@ class AgentOpsAgent:
             following.rest()
             self._remember(call, following)
             if not following.tracker.ended:
-                left = chat.stopped in ("stopped", "left", "replaced")
-                self._count_abort("client" if left else "server")
+                self._count_abort(chat)
             self._spawn(self._leave(call.address, following, is_current=is_current))
 
     async def channels(self, address: SessionAddress) -> list[tuple[str, str]]:
@@ -153,15 +150,16 @@ class AgentOpsAgent:
         Raises:
             AgentError: the session cannot be reached.
         """
-        for following in self._following.get(address.session, ()):
-            if following.tracker.asks(question_id):
+        for following in tuple(self._following.get(address.session, ())):
+            # The session takes it for the answer of whoever has the socket.
+            if following.user == address.user and following.tracker.asks(question_id):
                 with suppress(ConnectionClosed):
                     await following.socket.send("answer", questionId=question_id, answer=answer)
                     return True
         async with self.sockets.visit(address) as socket:
             # Those that are open are told to whoever comes, and then that somebody came.
             while (frame := await socket.next()).get("type") != "user.joined":
-                if frame.get("type") == "question" and frame.get("questionId") == question_id:
+                if _asks(frame, question_id):
                     await socket.send("answer", questionId=question_id, answer=answer)
                     return True
         return False
@@ -175,7 +173,7 @@ class AgentOpsAgent:
             task.cancel()
         await asyncio.gather(*leaving, return_exceptions=True)
 
-    def _follow(self, call: SessionCall, prompt: Prompt, socket: SessionSocket) -> "_Following":
+    def _follow(self, call: SessionCall, prompt: Prompt, socket: SessionSocket) -> Following:
         address = call.address
         tracker = PromptTracker(
             prompt.text,
@@ -183,11 +181,17 @@ class AgentOpsAgent:
             channel=":".join(address.channel),
             claimed=self._claimed.setdefault(address.session, set()),
         )
-        following = _Following(socket, tracker)
+        following = Following(address.user, socket, tracker)
         self._following.setdefault(address.session, set()).add(following)
         return following
 
-    async def _prompt(self, following: "_Following", call: SessionCall) -> None:
+    def _withdrawn(self, session: str) -> list[Following]:
+        """The prompts that nobody wants and that wait for their turn: their abort would drop all that wait behind."""
+        return [
+            one for one in self._following.get(session, ()) if one.is_withdrawn and one.tracker.position is not None
+        ]
+
+    async def _prompt(self, following: Following, call: SessionCall) -> None:
         """Send the prompt; a message that the session has already goes first, with what followed it."""
         prompt, (channel_type, channel_id) = call.prompt, call.address.channel
         if prompt is None:
@@ -206,7 +210,7 @@ class AgentOpsAgent:
             **fields,
         )
 
-    async def _may_revert(self, following: "_Following", call: SessionCall, earlier: str) -> bool:
+    async def _may_revert(self, following: Following, call: SessionCall, earlier: str) -> bool:
         """Whether nobody but this chat has said anything since that message, all of which would go with it."""
         messages = (await following.greeted()).messages
         if messages is None:
@@ -218,7 +222,7 @@ class AgentOpsAgent:
         own = {echo for key, echo in self._echoes.items() if key[:3] == _echo_key(call, "")[:3]}
         return all(message.role != "user" or message.id in own for message in messages[ids.index(earlier) :])
 
-    def _remember(self, call: SessionCall, following: "_Following") -> None:
+    def _remember(self, call: SessionCall, following: Following) -> None:
         echo = following.tracker.echo_id
         if call.prompt is not None and echo:
             key = _echo_key(call, call.prompt.message_id)
@@ -227,12 +231,13 @@ class AgentOpsAgent:
             while len(self._echoes) > _MOST_ECHOES:
                 self._echoes.popitem(last=False)
 
-    async def _leave(self, address: SessionAddress, following: "_Following", *, is_current: bool) -> None:
+    async def _leave(self, address: SessionAddress, following: Following, *, is_current: bool) -> None:
         try:
             if not following.is_lost:
                 with suppress(ConnectionClosed, TimeoutError):
                     await following.withdraw(is_current=is_current)
         finally:
+            following.left.set_result(None)
             others = self._following[address.session]
             others.discard(following)
             if not others:
@@ -242,9 +247,9 @@ class AgentOpsAgent:
             finally:
                 self.sockets.closed(address)
 
-    def _count_abort(self, by: AbortedBy) -> None:
+    def _count_abort(self, chat: Chat) -> None:
         if self._events is not None:
-            self._events.aborted(by)
+            self._events.aborted("client" if chat.stopped in ("stopped", "left", "replaced") else "server")
 
     def _spawn(self, leaving: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(leaving)
@@ -252,115 +257,17 @@ class AgentOpsAgent:
         task.add_done_callback(self._leaving.discard)
 
 
-class _Following:
-    """A prompt of ours on a socket of its own."""
+def _queued(*, behind: list[Following]) -> Frame:
+    place = max(one.tracker.position or 0 for one in behind) + 1
+    return {"type": "status", "data": {"promptQueued": True, "queuePosition": place}}
 
-    def __init__(self, socket: SessionSocket, tracker: PromptTracker) -> None:
-        self.socket = socket
-        self.tracker = tracker
-        self.is_lost = False
-        self._early: deque[Frame] = deque()
-        self._held = ExitStack()
-        self._is_held = False
-        self._is_reading = False
-        self._unanswered = 0
-        self._frames = 0
-        self._loop = asyncio.get_running_loop()
-        self._alarm = alarm_at(self._loop, self._loop.time() + _PING_SECONDS, self._ping)
-        self._pinging: asyncio.Task[None] | None = None
 
-    async def greeted(self) -> Greeting:
-        """What the session says of itself; what is read on the way is kept."""
-        while self.socket.greeting is None:
-            self._early.append(await self._next())
-        return self.socket.greeting
-
-    async def step(self, chat: Chat) -> Frame | None:
-        """Read a frame, and give what the mapper should be given, if anything.
-
-        Raises:
-            ConnectionClosed: the socket was closed.
-        """
-        frame = self._early.popleft() if self._early else await self._next()
-        if frame.get("type") == "pong":
-            return None
-        chat.touch()
-        # One that cannot be read is for the mapper, which counts it.
-        shown = self.tracker.see(frame).frame if frame else frame
-        waits = self.tracker.position is not None or self.tracker.question_open
-        if waits and not self._is_held:
-            self._held.enter_context(chat.hold())
-        elif self._is_held and not waits:
-            self._held.close()
-        self._is_held = waits
-        return shown
-
-    def rest(self) -> None:
-        """Nothing more is shown."""
-        self._held.close()
-
-    async def withdraw(self, *, is_current: bool) -> None:
-        """Abort the turn of our prompt, as soon as it runs, unless it has ended.
-
-        Raises:
-            ConnectionClosed: the socket was closed.
-            TimeoutError: it did not run for too long.
-        """
-        until = self._loop.time() + _WITHDRAWS
-        async with asyncio.timeout(_IS_HEARD) as timeout:
-            if not is_current and not self.tracker.ended:
-                await self._catch_up()
-            while not self.tracker.ended and not self.tracker.running:
-                if self.tracker.position is not None:
-                    timeout.reschedule(until)
-                self._see(await self._next())
-            if not self.tracker.ended:
-                await self.socket.send("abort")
-
-    async def close(self) -> None:
-        self._alarm.cancel()
-        if self._pinging is not None:
-            self._pinging.cancel()
-        await self.socket.close()
-
-    async def _catch_up(self) -> None:
-        """Read what has come while nobody read: by now the turn that runs may be somebody else's."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CATCH_UP):
-                await self.socket.send("ping")
-                while not self.tracker.ended and (frame := await self._next()).get("type") != "pong":
-                    self._see(frame)
-
-    async def _next(self) -> Frame:
-        self._frames += 1
-        if self._frames % _IN_A_ROW == 0:
-            # What has come already is read without waiting, and most of it may be other people's.
-            await asyncio.sleep(0)
-        self._is_reading = True
-        try:
-            return await self.socket.next()
-        finally:
-            self._is_reading = False
-            self._unanswered = 0
-
-    def _see(self, frame: Frame) -> None:
-        if frame:
-            self.tracker.see(frame)
-
-    def _ping(self) -> None:
-        # Whoever waits for a slow client does not hear the answers.
-        self._unanswered += self._is_reading
-        if self._unanswered > _UNANSWERED:
-            self.socket.cut()
-            return
-        self._alarm = alarm_at(self._loop, self._loop.time() + _PING_SECONDS, self._ping)
-        if self._pinging is None or self._pinging.done():
-            self._pinging = self._loop.create_task(self._send_ping())
-
-    async def _send_ping(self) -> None:
-        # Whoever reads learns that it is closed.
-        with suppress(ConnectionClosed):
-            await self.socket.send("ping")
+def _asks(frame: Frame, question_id: str) -> bool:
+    try:
+        meaning = read_frame(frame)
+    except MappingError:
+        return False
+    return isinstance(meaning, Question) and meaning.id == question_id
 
 
 def _echo_key(call: SessionCall, message_id: str) -> _Echo:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 from urllib.parse import quote
 
 import msgspec
@@ -14,12 +14,13 @@ from websockets.exceptions import ConnectionClosed
 
 from usechat.agents.agent_ops_limits import SocketLimits
 from usechat.errors import AgentError
+from usechat.protocol.codec import parse_json
 from usechat.sources.agent_ops_frames import Frame
 
 __all__ = ["Greeting", "SessionAddress", "SessionSocket", "SessionSockets", "SocketEvents", "SocketLimits"]
 
 CONNECTION_FAILED: Final = "Connection failed"
-TOO_MANY: Final = "Too many connections to this session are open. Try again in a moment."
+TOO_MANY: Final = "Too many connections to sessions are open. Try again in a moment."
 
 # A larger frame is looked at before it is decoded as a whole: the first one has all that was ever said in the session.
 _LARGE: Final = 64 * 1024
@@ -87,6 +88,14 @@ _decode_kind: Final = msgspec.json.Decoder(_Kind).decode
 _decode_greeting: Final = msgspec.json.Decoder(Greeting).decode
 
 
+def _parse(raw: bytes) -> Frame:
+    try:
+        frame = parse_json(raw)
+    except ValueError:
+        return {}
+    return cast("Frame", frame) if isinstance(frame, dict) else {}
+
+
 class SessionSocket:
     """One open WebSocket. `greeting` is what its `init` said, once that was read."""
 
@@ -103,11 +112,12 @@ class SessionSocket:
         raw = await self._connection.recv(decode=False)
         try:
             if len(raw) > _LARGE and _decode_kind(raw).type == "init":
-                return self._greet(raw)
+                return self._greet(_decode_greeting(raw))
             frame = _decode(raw)
-            return self._greet(raw) if frame.get("type") == "init" else frame
+            return self._greet(_decode_greeting(raw)) if frame.get("type") == "init" else frame
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return {}
+            # JavaScript sends half an emoji where a text was cut in its middle, and msgspec refuses that.
+            return self._read_slowly(await asyncio.to_thread(_parse, raw) if len(raw) > _LARGE else _parse(raw))
 
     async def greeted(self) -> Greeting:
         """Read on to the `init`.
@@ -138,8 +148,16 @@ class SessionSocket:
         """Let go of an upstream that is gone; whoever reads learns that the socket is closed."""
         self._connection.transport.abort()
 
-    def _greet(self, raw: bytes) -> Frame:
-        self.greeting = greeting = _decode_greeting(raw)
+    def _read_slowly(self, frame: Frame) -> Frame:
+        if frame.get("type") != "init":
+            return frame
+        try:
+            return self._greet(msgspec.convert(frame, Greeting))
+        except msgspec.ValidationError:
+            return {}
+
+    def _greet(self, greeting: Greeting) -> Frame:
+        self.greeting = greeting
         return {"type": "init", "data": {"runnerBusy": greeting.data.busy, "promptsQueued": greeting.data.queued}}
 
 

@@ -136,12 +136,11 @@ async def _failover(turn: Turn, _: str) -> None:
 async def _lost(turn: Turn, _: str) -> None:
     await turn.text("The runner ", "goes")
     session = turn.session
-    session.broadcast({"type": "status", "data": {"runnerConnected": False, "runnerDisconnected": True}})
+    session.lose_runner(turn.prompt)
     await turn.pause()
-    session.broadcast({"type": "status", "data": {"runnerConnected": True}})
-    session.broadcast({"type": "models", "models": MODELS})
+    session.find_runner()
     turn.status("idle")
-    session.broadcast({"type": "status", "data": {"promptDequeued": True, "remaining": len(session.queue)}})
+    session.busy = session.dequeue() is not None
     turn.begin_again()
     turn.status("thinking")
     await turn.text("The runner ", "is back.")

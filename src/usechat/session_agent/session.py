@@ -10,7 +10,7 @@ from msgspec import structs
 
 from usechat.ids import new_id
 from usechat.session_agent.attachments import attachment_parts
-from usechat.session_agent.frames import MODELS, Frame, audit_entry, present, unix_time
+from usechat.session_agent.frames import Frame, audit_entry, present, unix_time
 from usechat.session_agent.prompts import TurnPlay, play
 from usechat.session_agent.sockets import Socket
 from usechat.session_agent.state import Prompt, SessionSettings, SessionState
@@ -145,7 +145,7 @@ class Session:
 
     def _queue_or_start(self, prompt: Prompt) -> bool:
         """Whether the prompt has to wait."""
-        if self.state.busy or self.state.status != "running":
+        if self.state.busy or not self.state.has_runner or self.state.status != "running":
             self.state.queue.append(prompt)
             return True
         self._start(prompt)
@@ -178,10 +178,9 @@ class Session:
     def _woken(self) -> None:
         del self._timers["wake"]
         self._become("running", sandboxRunning=True)
-        self.state.broadcast({"type": "status", "data": {"runnerConnected": True}})
-        self.state.broadcast({"type": "models", "models": MODELS})
+        self.state.find_runner()
         self.state.broadcast({"type": "agentStatus", "status": "idle"})
-        self._start(self._dequeue())
+        self._start(self.state.dequeue())
 
     def _become(self, status: str, **more: Any) -> None:
         self.state.status = status
@@ -215,7 +214,7 @@ class Session:
 
     def _ended(self, turn: Turn, task: asyncio.Task[None]) -> None:
         self._turn = self._task = None
-        self.state.busy = False
+        self.state.has_runner, self.state.busy = True, False
         if self._closed:
             return
         if task.cancelled():
@@ -231,7 +230,7 @@ class Session:
         """Tell that a turn has ended, and start the next."""
         if turn.completes:
             turn.completed()
-        following = self._dequeue()
+        following = self.state.dequeue()
         if turn.completes:
             if following is None and turn.vocabulary != "v2":
                 self.state.broadcast({"type": "status", "data": {"runnerBusy": False}})
@@ -243,11 +242,3 @@ class Session:
             self._become("hibernated", sandboxRunning=False)
         if turn.afterwards:
             self.unsolicited(turn.afterwards)
-
-    def _dequeue(self) -> Prompt | None:
-        if not self.state.queue:
-            return None
-        prompt = self.state.queue.popleft()
-        dequeued = {"promptDequeued": True, "remaining": len(self.state.queue)}
-        self.state.broadcast({"type": "status", "data": dequeued})
-        return prompt

@@ -66,6 +66,7 @@ class SessionState:
         self.settings = settings
         self.status = "running"
         self.busy = False
+        self.has_runner = True
         self.queue: deque[Prompt] = deque()
         self.sockets: list[Socket] = []
         self.questions: dict[str, Question] = {}
@@ -116,6 +117,27 @@ class SessionState:
                 self._messages.pop()
             self.broadcast({"type": "messages.removed", "messageIds": ids[first:]})
 
+    def lose_runner(self, prompt: Prompt) -> None:
+        """The prompt that runs waits again, before all others, until there is a runner."""
+        self.has_runner = self.busy = False
+        self.queue.appendleft(prompt)
+        data = {"runnerConnected": False, "queuedPrompts": len(self.queue), "runnerDisconnected": True}
+        self.broadcast({"type": "status", "data": data})
+
+    def find_runner(self) -> None:
+        self.has_runner = True
+        self.broadcast({"type": "status", "data": {"runnerConnected": True}})
+        self.broadcast({"type": "models", "models": MODELS})
+
+    def dequeue(self) -> Prompt | None:
+        """The prompt that has waited longest, if there is one."""
+        if not self.queue:
+            return None
+        prompt = self.queue.popleft()
+        dequeued = {"promptDequeued": True, "remaining": len(self.queue)}
+        self.broadcast({"type": "status", "data": dequeued})
+        return prompt
+
     def ask(self, text: str, options: list[str], channel: dict[str, str]) -> Question:
         question = Question(f"que_{new_id()}", text, options, asyncio.get_running_loop().create_future())
         self.questions[question.id] = question
@@ -157,7 +179,7 @@ class SessionState:
         awake = self.status == "running"
         data = {
             "sandboxRunning": awake,
-            "runnerConnected": awake,
+            "runnerConnected": awake and self.has_runner,
             "runnerBusy": self.busy,
             "promptsQueued": len(self.queue),
             "connectedClients": len(self.sockets),

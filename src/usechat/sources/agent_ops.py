@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from usechat.errors import MappingError
 from usechat.protocol.chunks import Chunk
+from usechat.protocol.values import mend
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.agent_ops_frames import Frame, read_frame
 from usechat.sources.agent_ops_meanings import (
@@ -75,6 +76,7 @@ class _Turn:
         self.since_tool = _Said()
         self.calls: dict[str, _Call] = {}
         self.ending: Ending | None = None
+        self._half = ""
 
     @property
     def silent(self) -> bool:
@@ -82,6 +84,14 @@ class _Turn:
 
     def open_calls(self) -> list[str]:
         return [call_id for call_id, call in self.calls.items() if call.state != "over"]
+
+    def joined(self, text: str) -> str:
+        """The text, without the half of an emoji at its end, which is kept for the text that follows."""
+        if self._half:
+            text, self._half = mend(self._half + text[0]) + text[1:], ""
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return text
 
     def rest_of(self, whole: str) -> str:
         """What of the turn's final text no delta brought.
@@ -169,7 +179,8 @@ class AgentOpsMapper:
             return []
         if turn.form is None:
             turn.form = delta.form
-        return self._say(turn, delta.text) if turn.form == delta.form else []
+        text = turn.joined(delta.text) if turn.form == delta.form else ""
+        return self._say(turn, text) if text else []
 
     def _say(self, turn: _Turn, text: str) -> list[Chunk]:
         turn.all.add(text)

@@ -42,7 +42,7 @@ class SessionQueue:
 
     def open(self, waiting: int, *, busy: bool) -> None:
         """The socket begins with so many prompts that wait, and perhaps one that runs."""
-        if self._undecided is None and self.position is None:
+        if self._undecided is None and not self.has_ours:
             self._waiting = [UNKNOWN] * waiting
             self.running = UNKNOWN if busy else None
 

@@ -191,7 +191,8 @@ class _Gateway:
         asked = await asyncio.to_thread(_read, body) if len(body) > _LARGE_BODY else _read(body)
         call = SessionCall(address, asked.id, prompt_of(asked))
         self._check_room(address)
-        scoped_request = structs.replace(asked, id=scoped(session, asked.id))
+        # The session is asked for the last message, whatever is wanted with it; nothing that runs gives way.
+        scoped_request = structs.replace(asked, id=scoped(session, asked.id), trigger="submit-message", message_id=None)
         reader = await self.chats.begin(scoped_request, user, VisibleHeaders(request.scope["headers"]), call)
         return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
 
