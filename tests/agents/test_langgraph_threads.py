@@ -14,6 +14,7 @@ from scripted_model import ScriptedModel, calls, says
 from usechat.agents.chat import Approval, Chat
 from usechat.agents.langgraph import LangGraphAgent
 from usechat.errors import AgentError
+from usechat.history import MemoryHistory
 from usechat.protocol.messages import UIMessage
 
 pytestmark = pytest.mark.anyio
@@ -104,6 +105,25 @@ async def test_a_thread_whose_checkpoints_are_gone_cannot_go_back() -> None:
         await run(agent, new_chat(user("Hello again")))
 
 
+async def test_a_thread_that_was_lost_is_made_anew_from_the_chat() -> None:
+    model, history = ScriptedModel(replies=lambda messages: says(f"answer {len(messages)}")), MemoryHistory()
+
+    def restarted() -> GraphChat:
+        return GraphChat(create_agent(model, [], checkpointer=InMemorySaver()), history=history)
+
+    await restarted().say("I am Ann", "u1")
+    chat = restarted()
+    await chat.say("Who am I?", "u2")
+    await chat.say("Are you sure?", "u3")
+    before = [("human", "I am Ann"), ("ai", "answer 1"), ("human", "Who am I?")]
+    assert heard(model)[1:] == [before, [*before, ("ai", "answer 3"), ("human", "Are you sure?")]]
+    # What came with the first message after that is known by its id.
+    await chat.say("Who am I, then?", "u2")
+    assert heard(model)[-1] == [*before[:2], ("human", "Who am I, then?")]
+    await chat.say("I am Bob", "u1")
+    assert heard(model)[-1] == [("human", "I am Bob")]
+
+
 async def test_what_the_browser_did_not_answer_has_a_result_as_well() -> None:
     asked = [*calls("c1", "locate", {}), *calls("c2", "locate", {}, 1)]
     model = ScriptedModel(replies=[asked, says("I see.")])
@@ -119,7 +139,7 @@ async def test_what_the_browser_did_not_answer_has_a_result_as_well() -> None:
     await chat.post(last)
     assert heard(model)[-1][2:] == [
         ("tool", "No satellites."),
-        ("tool", "This call has no result, since it was stopped."),
+        ("tool", "This call has no result, since it was stopped or failed."),
     ]
 
 

@@ -30,8 +30,8 @@ _Config: TypeAlias = dict[str, Any]
 GraphMaker: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """Makes a graph in the event loop, for a checkpointer that has to be opened there and closed at the end."""
 
-_WENT_ON: Final = "The user did not approve this call, and went on with another message."
-_STOPPED: Final = "This call has no result, since it was stopped."
+_WENT_ON: Final = "This call was not carried out: the user approved nothing, and went on with another message."
+_STOPPED: Final = "This call has no result, since it was stopped or failed."
 _METHODS: Final = ("astream", "aget_state", "aget_state_history")
 
 
@@ -187,8 +187,16 @@ async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config,
         answers = answer_questions(_interrupts(snapshot), chat.request.body, chat.text)
         if answers:
             return _command(answers), config, snapshot
-    asked = {**to_langchain(to_model_messages([question]))[0], "id": question.id}
-    return {"messages": [*_answered(snapshot), *_messages([*_unanswered(snapshot), asked])]}, config, snapshot
+    # A checkpointer that was emptied, or is new, does not hold what was said before.
+    asked = [question] if _thread(snapshot) else await chat.history()
+    messages = [*_unanswered(snapshot), *(said for message in asked for said in _said(message))]
+    return {"messages": [*_answered(snapshot), *_messages(messages)]}, config, snapshot
+
+
+def _said(message: UIMessage) -> list[dict[str, Any]]:
+    """What LangChain has for a message; one of the user keeps its id, by which it is found when it is edited."""
+    said = to_langchain(to_model_messages([message]))
+    return [{**each, "id": message.id} for each in said] if message.role == "user" else said
 
 
 async def _before(graph: Any, config: _Config, message_id: str) -> Any:
