@@ -102,7 +102,8 @@ async def test_a_command_has_its_exit_code_and_todos_are_replaced(tmp_path: Path
                 "todos": [
                     {"id": "todo-1", "content": "look", "status": "in_progress"},
                     {"id": "todo-2", "content": "tell", "status": "pending"},
-                ]
+                ],
+                "toolCallId": "c1",
             },
         ),
     ]
