@@ -163,3 +163,32 @@ async def test_a_tool_may_be_silent_for_longer_than_a_model() -> None:
     agent = LangGraphAgent(create_agent(ScriptedModel(replies=speak), [work]))
     await run(agent, new_chat(user("Go"), control=control))
     assert (held, control.held.is_set()) == ([False, False], False)
+
+
+class Quiet:
+    """A graph like those of LangGraph 1.1, whose tools tell nothing: only its tasks begin and end."""
+
+    checkpointer = None
+    aget_state = aget_state_history = lambda *_: None
+
+    def __init__(self, control: Holding) -> None:
+        self._control = control
+        self.held: list[bool] = []
+
+    async def astream(self, *_: Any, **_options: Any) -> AsyncGenerator[dict[str, Any], None]:
+        call = {"type": "tool_call", "name": "work", "id": "c1", "args": {}}
+        for data in (
+            {"id": "t1", "name": "model", "input": {"messages": []}, "triggers": ()},
+            {"id": "t1", "name": "model", "result": {}, "error": None},
+            {"id": "t2", "name": "tools", "input": {"tool_call": call, "state": {}}, "triggers": ()},
+            {"id": "t2", "name": "tools", "result": {}, "error": None},
+        ):
+            yield {"type": "tasks", "ns": (), "data": data}
+            self.held.append(self._control.held.is_set())
+
+
+async def test_a_tool_may_be_silent_where_only_its_task_is_told() -> None:
+    control = Holding()
+    graph = Quiet(control)
+    await run(LangGraphAgent(graph), new_chat(user("Go"), control=control))
+    assert graph.held == [False, False, True, False]

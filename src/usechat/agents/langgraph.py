@@ -20,7 +20,7 @@ from usechat.protocol.writer import MessageWriter
 from usechat.sources import Mapper
 from usechat.sources.langgraph import BEGINS, LangGraphMapper, LangGraphOptions, Subgraphs
 from usechat.sources.langgraph_interrupts import Interrupt, read_interrupt
-from usechat.sources.langgraph_messages import field
+from usechat.sources.langgraph_messages import called_by, field
 
 __all__ = ["GraphMaker", "LangGraphAgent", "is_graph"]
 
@@ -147,15 +147,31 @@ class _Patience(ExitStack):
         self._open: set[Any] = set()
 
     def see(self, part: _Part) -> None:
-        if part["type"] != "tools":
-            return
-        event, call = field(part["data"], "event"), (part["ns"], field(part["data"], "tool_call_id"))
-        if event == "tool-started":
-            if not self._open:
-                self.enter_context(self._chat.hold())
-            self._open.add(call)
-        elif event in ("tool-finished", "tool-error"):
-            self._open.discard(call)
+        data = part["data"]
+        if part["type"] == "tools":
+            call = part["ns"], field(data, "tool_call_id")
+            match field(data, "event"):
+                case "tool-started":
+                    self._begins(call)
+                case "tool-finished" | "tool-error":
+                    self._ends(call)
+                case _:
+                    pass
+        elif part["type"] == "tasks":
+            # In LangGraph 1.1 the tools themselves tell nothing.
+            if field(data, "triggers") is None:
+                self._ends(field(data, "id"))
+            elif called_by(field(data, "input")) is not None:
+                self._begins(field(data, "id"))
+
+    def _begins(self, work: Any) -> None:
+        if not self._open:
+            self.enter_context(self._chat.hold())
+        self._open.add(work)
+
+    def _ends(self, work: Any) -> None:
+        if work in self._open:
+            self._open.discard(work)
             if not self._open:
                 self.close()
 
