@@ -4,13 +4,15 @@ from collections import Counter
 from typing import Any
 
 from langchain_core.messages import BaseMessage
-from starlette.routing import BaseRoute
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
 
 from backend import serve
 from frameworks import HumanInTheLoopMiddleware, InMemorySaver, create_agent, tool
 from scripted_model import Reply, ScriptedModel, calls, says
 from usechat.protocol.clients import CLIENTS
 from usechat.server.chats import ChatSettings
+from usechat.server.elements import elements_route
 from usechat.server.endpoint import ChatEndpoint
 
 _sent = Counter[str]()
@@ -39,6 +41,10 @@ def _reply(messages: list[BaseMessage]) -> Reply:
     return says(f"I was told: {results[0]}")
 
 
+def _whose(request: Request) -> str:
+    return request.headers["authorization"]
+
+
 def _routes() -> list[BaseRoute]:
     gate = HumanInTheLoopMiddleware({"send": {"allowed_decisions": ["approve", "edit", "reject"]}})
     model = ScriptedModel(replies=_reply)
@@ -46,6 +52,8 @@ def _routes() -> list[BaseRoute]:
     for client in CLIENTS:
         graph = create_agent(model, [send, weather], middleware=[gate], checkpointer=InMemorySaver())
         routes += ChatEndpoint(graph, settings=ChatSettings(client=client)).routes(f"/{client}/graph")
+    graph = create_agent(model, [send, weather], middleware=[gate], checkpointer=InMemorySaver())
+    routes.append(Route("/portable/elements", elements_route(graph, thread_id=_whose), methods=["POST"]))
     return routes
 
 

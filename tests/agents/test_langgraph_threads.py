@@ -106,7 +106,10 @@ async def test_a_thread_whose_checkpoints_are_gone_cannot_go_back() -> None:
 
 
 async def test_a_thread_that_was_lost_is_made_anew_from_the_chat() -> None:
-    model, history = ScriptedModel(replies=lambda messages: says(f"answer {len(messages)}")), MemoryHistory()
+    def reply(messages: list[Any]) -> Any:
+        return says(f"answer {len(messages)}")
+
+    model, history = ScriptedModel(replies=reply), MemoryHistory()
 
     def restarted() -> GraphChat:
         return GraphChat(create_agent(model, [], checkpointer=InMemorySaver()), history=history)
@@ -169,20 +172,24 @@ class Quiet:
     """A graph like those of LangGraph 1.1, whose tools tell nothing: only its tasks begin and end."""
 
     checkpointer = None
-    aget_state = aget_state_history = lambda *_: None
+
+    def aget_state(self) -> None: ...
+
+    def aget_state_history(self) -> None: ...
 
     def __init__(self, control: Holding) -> None:
         self._control = control
         self.held: list[bool] = []
 
     async def astream(self, *_: Any, **_options: Any) -> AsyncGenerator[dict[str, Any], None]:
-        call = {"type": "tool_call", "name": "work", "id": "c1", "args": {}}
-        for data in (
+        call: dict[str, Any] = {"type": "tool_call", "name": "work", "id": "c1", "args": {}}
+        told: list[dict[str, Any]] = [
             {"id": "t1", "name": "model", "input": {"messages": []}, "triggers": ()},
             {"id": "t1", "name": "model", "result": {}, "error": None},
             {"id": "t2", "name": "tools", "input": {"tool_call": call, "state": {}}, "triggers": ()},
             {"id": "t2", "name": "tools", "result": {}, "error": None},
-        ):
+        ]
+        for data in told:
             yield {"type": "tasks", "ns": (), "data": data}
             self.held.append(self._control.held.is_set())
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, TypeAlias, cast
 import msgspec
 
 from usechat.agents import Asked
-from usechat.agents.chat import Chat, ToolAnswer
+from usechat.agents.chat import Chat, RunOptions, ToolAnswer
 from usechat.agents.langgraph_answers import answer_questions, decide
 from usechat.errors import AgentError, RequestError
 from usechat.models import to_langchain
@@ -88,7 +88,7 @@ class LangGraphAgent:
         graph = await self._get_graph()
         if not graph.checkpointer or asked.trigger == "regenerate-message":
             return
-        snapshot = await graph.aget_state(self._config_of(asked.chat_id, asked.user))
+        snapshot = await graph.aget_state(self._config_of(asked.chat_id, asked.user, asked.context))
         if asked.approvals:
             decide(_interrupts(snapshot), asked.approvals)
         elif asked.message.role == "user" and not _has(snapshot, asked.message.id):
@@ -101,7 +101,7 @@ class LangGraphAgent:
             AgentError: there is nothing to run it with.
         """
         graph = await self._get_graph()
-        config = self._config_of(chat.id, chat.user)
+        config = self._config_of(chat.id, chat.user, chat.request.context)
         try:
             given, config, snapshot = await _input(graph, config, chat)
         except RequestError as error:
@@ -133,9 +133,10 @@ class LangGraphAgent:
                     self._graph = await self._closing.enter_async_context(self._make())
         return self._graph
 
-    def _config_of(self, chat_id: str, user: str | None) -> _Config:
+    def _config_of(self, chat_id: str, user: str | None, context: Any) -> _Config:
         own = cast("Mapping[str, Any]", self._config.get("configurable") or {})
-        return {**self._config, "configurable": {**own, "thread_id": _thread_id(chat_id, user)}}
+        chosen = context.thread_id if isinstance(context, RunOptions) else None
+        return {**self._config, "configurable": {**own, "thread_id": chosen or _thread_id(chat_id, user)}}
 
 
 class _Patience(ExitStack):
@@ -186,7 +187,7 @@ async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config,
     if not graph.checkpointer:
         if chat.approvals:
             raise RequestError("A graph without a checkpointer cannot wait for approvals.", status=409)
-        return {"messages": _messages(to_langchain(await chat.model_messages()))}, config, None
+        return {**_begun_with(chat), "messages": _messages(to_langchain(await chat.model_messages()))}, config, None
     snapshot = await graph.aget_state(config)
     question = chat.messages[-1]
     if chat.approvals:
@@ -204,9 +205,17 @@ async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config,
         if answers:
             return _command(answers), config, snapshot
     # A checkpointer that was emptied, or is new, does not hold what was said before.
-    asked = [question] if _thread(snapshot) else await chat.history()
+    is_new = not _thread(snapshot)
+    asked = await chat.history() if is_new else [question]
     messages = [*_unanswered(snapshot), *(said for message in asked for said in _said(message))]
-    return {"messages": [*_answered(snapshot), *_messages(messages)]}, config, snapshot
+    given = {"messages": [*_answered(snapshot), *_messages(messages)]}
+    return {**_begun_with(chat), **given} if is_new else given, config, snapshot
+
+
+def _begun_with(chat: Chat) -> Mapping[str, Any]:
+    """The state that a new thread begins with, beside its messages."""
+    context = chat.request.context
+    return context.state or {} if isinstance(context, RunOptions) else {}
 
 
 def _said(message: UIMessage) -> list[dict[str, Any]]:
