@@ -1,5 +1,6 @@
 """The route of a DeepAgent with graphs: whose threads they are, what they begin with, and what they wait for."""
 
+import asyncio
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -181,3 +182,42 @@ def test_an_approval_is_the_users_whose_thread_waits() -> None:
         assert (edited.status_code, sent) == (200, ["Bonn"])
         again = post(url, "ann", said("Kiel"), answer)
         assert (again.status_code, sent) == (409, ["Bonn"])
+
+
+def test_a_run_that_is_left_or_followed_by_a_newer_message_leaves_its_thread_whole() -> None:
+    works, ended = threading.Event(), threading.Event()
+
+    @tool
+    async def work() -> str:
+        """Work until somebody leaves."""
+        works.set()
+        try:
+            await asyncio.sleep(SECONDS)
+        finally:
+            ended.set()
+        return "done"
+
+    def reply(messages: list[BaseMessage]) -> Reply:
+        if messages[-1].content == "work":
+            return calls("c1", "work", {})
+        return says(" | ".join(f"{message.type} {message.content}" for message in messages))
+
+    graph = create_agent(ScriptedModel(replies=reply), [work], checkpointer=InMemorySaver())
+    stopped = "tool This call has no result, since it was stopped or failed."
+    with served(graph, thread_id=user_of) as url:
+        body = {"id": "chat", "messages": [said("work")]}
+        with httpx.stream("POST", url, json=body, headers={"x-user": "ann"}, timeout=SECONDS):
+            assert works.wait(SECONDS)
+        assert ended.wait(SECONDS)
+        assert spoken(post(url, "ann", said("Go on", "u2"))) == [f"human work | ai  | {stopped} | human Go on"]
+        works.clear()
+        ended.clear()
+        older: list[httpx.Response] = []
+        first = threading.Thread(target=lambda: older.append(post(url, "bob", said("work"))))
+        first.start()
+        assert works.wait(SECONDS)
+        newer = post(url, "bob", said("Go on", "u2"))
+        first.join()
+        assert spoken(newer) == [f"human work | ai  | {stopped} | human Go on"]
+        assert ended.is_set()
+        assert older[0].text.endswith('data: {"type":"abort"}\n\ndata: [DONE]\n\n')
