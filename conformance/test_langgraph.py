@@ -134,6 +134,43 @@ def test_an_approval_that_nobody_asked_for_is_refused(visit: Visit):
     assert page.answer_approval(approval, approved=True).settle().answer[-1] == text("I was told: sent 1 time")
 
 
+RESTED: Final[list[Message]] = [
+    {
+        "type": "tool-rest",
+        "toolCallId": "rest",
+        "input": {},
+        "state": "output-error",
+        "errorText": "The call was stopped.",
+    },
+    {"type": "data-rests", "data": True},
+    STEP,
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "rest", "thread"),
+    [
+        ("rest in the model", RESTED[:0], ""),
+        (
+            "rest in a tool",
+            RESTED,
+            " | ai I rest. | tool This call has no result, since it was stopped or failed.",
+        ),
+    ],
+)
+def test_a_turn_that_was_stopped_is_followed_by_another_in_its_thread(
+    visit: Visit, asked: str, rest: list[Message], thread: str
+) -> None:
+    page = visit.page()
+    page.send(asked).until("data-rests" if rest else "I rest.")
+    assert visit.stop() == 204
+    view = page.settle()
+    assert (view.status, view.answer) == ("ready", [STEP, text("I rest."), *rest])
+    view = page.send("What was said?").settle()
+    assert view.answer == [STEP, text(f"human {asked}{thread} | human What was said?")]
+    assert strict(visit.kept()) == strict(view.messages)
+
+
 @pytest.mark.parametrize(
     ("approved", "end", "last"),
     [
