@@ -127,6 +127,48 @@ async def test_a_thread_that_was_lost_is_made_anew_from_the_chat() -> None:
     assert heard(model)[-1] == [("human", "I am Bob")]
 
 
+class Torn(InMemorySaver):
+    """A checkpointer that fails to save one step, of which it has what the nodes gave, as if the process had died."""
+
+    torn = 0
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        if metadata["step"] == self.torn:
+            raise OSError("no room")
+        saver: Any = super()
+        return await saver.aput(config, checkpoint, metadata, new_versions)
+
+
+@pytest.mark.parametrize(
+    ("torn", "results"),
+    [
+        (1, [("tool", "This call has no result, since it was stopped or failed.")]),
+        (2, [("tool", "rain")]),
+        (3, [("tool", "rain"), ("ai", "It rains.")]),
+    ],
+)
+async def test_a_thread_that_was_torn_has_no_call_without_a_result_and_no_result_without_a_call(
+    torn: int, results: list[tuple[str, str]]
+) -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "rain"
+
+    saver = Torn()
+    model = ScriptedModel(replies=[[*says("I look."), *calls("c1", "look", {})], says("It rains.")])
+    chat = GraphChat(create_agent(model, [look], checkpointer=saver))
+    saver.torn = torn
+    await chat.say("Weather?")
+    saver.torn, model.replies = 0, [says("Yes."), says("Yes.")]
+    await chat.say("Still there?")
+    thread = [("human", "Weather?"), ("ai", ["c1"]), *results, ("human", "Still there?")]
+    assert heard(model)[-1] == thread
+    # All of it is in the thread now, once.
+    await chat.say("Sure?")
+    assert heard(model)[-1] == [*thread, ("ai", "Yes."), ("human", "Sure?")]
+
+
 async def test_what_the_browser_did_not_answer_has_a_result_as_well() -> None:
     asked = [*calls("c1", "locate", {}), *calls("c2", "locate", {}, 1)]
     model = ScriptedModel(replies=[asked, says("I see.")])

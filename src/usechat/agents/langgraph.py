@@ -196,9 +196,10 @@ async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config,
         return {"messages": _messages(_results(snapshot, chat.tool_results))}, config, snapshot
     if question.role != "user":
         raise RequestError("There is no message to answer.", status=409)
+    unsaved = _unsaved(snapshot)
     if _has(snapshot, question.id):
         # It is to be answered again, or was edited: the thread goes on from before it.
-        snapshot = await _before(graph, config, question.id)
+        snapshot, unsaved = await _before(graph, config, question.id), []
         config = {**config, "configurable": {**config["configurable"], **snapshot.config["configurable"]}}
     else:
         answers = answer_questions(_interrupts(snapshot), chat.request.body, chat.text)
@@ -208,7 +209,7 @@ async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config,
     is_new = not _thread(snapshot)
     asked = await chat.history() if is_new else [question]
     messages = [*_unanswered(snapshot), *(said for message in asked for said in _said(message))]
-    given = {"messages": [*_answered(snapshot), *_messages(messages)]}
+    given = {"messages": [*unsaved, *_messages(messages)]}
     return {**_begun_with(chat), **given} if is_new else given, config, snapshot
 
 
@@ -270,9 +271,17 @@ def _open_calls(snapshot: Any) -> list[str]:
     return [call["id"] for call in calls or () if call["id"] not in answered]
 
 
-def _answered(snapshot: Any) -> list[Any]:
-    """The results that came in a step which was not finished: the state has them, but the next run would not."""
-    return _last_results(snapshot) if snapshot.next else []
+def _unsaved(snapshot: Any) -> list[Any]:
+    """The last answer of the thread and its results, if they came in a step that was not finished.
+
+    The state has them, but the next run would not. Messages that it has, too, are known by their ids.
+    """
+    thread = _thread(snapshot)
+    return list(thread[-len(_last_results(snapshot)) - 1 :]) if snapshot.tasks and _is_answered(thread) else []
+
+
+def _is_answered(thread: Sequence[Any]) -> bool:
+    return bool(thread) and field(thread[-1], "type") in ("ai", "tool")
 
 
 def _unanswered(snapshot: Any) -> list[dict[str, Any]]:
