@@ -104,6 +104,7 @@ bench: .venv/ready conformance/node_modules/ready
 	PYTHONPATH=src .venv/bench/bin/python bench/open_harness.py
 	PYTHONPATH=src .venv/bench/bin/python bench/flows.py
 	PYTHONPATH=src .venv/bench/bin/python bench/gateway.py
+	PYTHONPATH=src .venv/bench/bin/python bench/deep_agent.py
 	PYTHONPATH=src:tests .venv/bench/bin/python -P bench/langgraph.py
 	PYTHONPATH=src .venv/bench/bin/python bench/long_chats.py
 	PYTHONPATH=src .venv/bench/bin/python bench/chat_server.py

@@ -133,6 +133,50 @@ def pydantic_ai_agent(script: Script) -> Starlette:
     return Starlette(routes=[Route("/api/chat", answer, methods=["POST"])])
 
 
+FILES_A_SECOND: Final = 500
+CONTENT: Final = "The tides of the shore turn by noon.\n" * 60
+
+
+class DeepAgent:
+    """Says the script, and if it `writes`, tells of so many files a second at the same time."""
+
+    def __init__(self, script: Script, *, writes: bool) -> None:
+        self._script = script
+        self._writes = writes
+
+    async def stream_with_events(self, **_given: object) -> AsyncIterator[dict[str, Any]]:
+        told = asyncio.Queue[dict[str, Any]]()
+        writing = asyncio.create_task(self._write(told))
+        speaking = asyncio.create_task(self._speak(told))
+        yield {"type": "step-start", "stepNumber": 1}
+        try:
+            while (event := await told.get())["type"] != "step-finish":
+                yield event
+            yield event
+        finally:
+            writing.cancel()
+            speaking.cancel()
+
+    async def _speak(self, told: asyncio.Queue[dict[str, Any]]) -> None:
+        async for delta in self._script(None):
+            told.put_nowait({"type": "text", "text": delta})
+        told.put_nowait({"type": "step-finish", "stepNumber": 1, "toolCalls": []})
+
+    async def _write(self, told: asyncio.Queue[dict[str, Any]]) -> None:
+        begin = time.perf_counter()
+        for number in itertools.count() if self._writes else ():
+            await asyncio.sleep(begin + number / FILES_A_SECOND - time.perf_counter())
+            told.put_nowait({"type": "file-written", "path": f"/{number}.md", "content": CONTENT})
+
+
+def deep_agent(script: Script) -> Starlette:
+    return create_app(DeepAgent(script, writes=False), history="client", approval_secret="0" * 32)
+
+
+def deep_agent_files(script: Script) -> Starlette:
+    return create_app(DeepAgent(script, writes=True), history="client", approval_secret="0" * 32)
+
+
 def open_harness(script: Script) -> Starlette:
     """A flow of one node, which emits the script as pieces of an agent's text."""
     # The other servers do without what it needs.
@@ -162,6 +206,8 @@ APPS: Final[dict[str, Callable[[Script], Starlette]]] = {
     "pydantic-ai-adapter": pydantic_ai_adapter,
     "pydantic-ai-agent": pydantic_ai_agent,
     "open-harness": open_harness,
+    "deep-agent": deep_agent,
+    "deep-agent-files": deep_agent_files,
 }
 
 

@@ -30,6 +30,10 @@ export function told(message: Message): (string | number | undefined)[] {
         return `${part.data.name} ${part.data.toolCallId}`;
       case "data-batch":
         return part.data.events.map((event) => (event.type === "file-read" ? event.lines : 0)).length;
+      case "data-subgraph":
+        return part.data.tools?.filter((call) => call.state === "running").map((call) => call.toolName).join();
+      case "data-interrupt":
+        return part.data.id;
       case "data-ls":
         // @ts-expect-error there is no such field
         return part.data.lines;

@@ -31,7 +31,9 @@ TESTS: Final = HERE.parent / "tests"
 KEEP_REASONING_ID: Final = ("5.0.277", "6.0.326", "7.0.169")
 
 Message: TypeAlias = dict[str, Any]
-Endpoint: TypeAlias = Literal["plain", "users", "reject", "brief", "named", "hasty", "small", "flow", "graph"]
+Endpoint: TypeAlias = Literal[
+    "plain", "users", "reject", "brief", "named", "hasty", "small", "flow", "graph", "elements"
+]
 Resubmits: TypeAlias = Literal[
     "lastAssistantMessageIsCompleteWithToolCalls", "lastAssistantMessageIsCompleteWithApprovalResponses"
 ]

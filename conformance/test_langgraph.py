@@ -132,3 +132,64 @@ def test_an_approval_that_nobody_asked_for_is_refused(visit: Visit):
         "The call can be answered with approve, edit, reject, and not with respond.",
     )
     assert page.answer_approval(approval, approved=True).settle().answer[-1] == text("I was told: sent 1 time")
+
+
+RESTED: Final[list[Message]] = [
+    {
+        "type": "tool-rest",
+        "toolCallId": "rest",
+        "input": {},
+        "state": "output-error",
+        "errorText": "The call was stopped.",
+    },
+    {"type": "data-rests", "data": True},
+    STEP,
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "rest", "thread"),
+    [
+        ("rest in the model", RESTED[:0], ""),
+        (
+            "rest in a tool",
+            RESTED,
+            " | ai I rest. | tool This call has no result, since it was stopped or failed.",
+        ),
+    ],
+)
+def test_a_turn_that_was_stopped_is_followed_by_another_in_its_thread(
+    visit: Visit, asked: str, rest: list[Message], thread: str
+) -> None:
+    page = visit.page()
+    page.send(asked).until("data-rests" if rest else "I rest.")
+    assert visit.stop() == 204
+    view = page.settle()
+    assert (view.status, view.answer) == ("ready", [STEP, text("I rest."), *rest])
+    view = page.send("What was said?").settle()
+    assert view.answer == [STEP, text(f"human {asked}{thread} | human What was said?")]
+    assert strict(visit.kept()) == strict(view.messages)
+
+
+@pytest.mark.parametrize(
+    ("approved", "end", "last"),
+    [
+        (True, {"state": "output-available", "output": "sent 1 time"}, "I was told: sent 1 time"),
+        (False, {"state": "output-denied"}, "I was told: User rejected the tool call for `send` with reason: Not now."),
+    ],
+)
+def test_a_graph_on_the_elements_route_asks_and_goes_on(
+    visit: Visit, approved: bool, end: dict[str, Any], last: str
+) -> None:
+    visit.endpoint = "elements"
+    page, to = visit.page(resubmits=APPROVALS, token=secrets.token_hex(8)), secrets.token_hex(8)
+    asked = page.send(to).settle()
+    [call] = [part for part in asked.answer if part["type"] == "tool-send"]
+    approval = call["approval"]["id"]
+    assert call == letter(to, state="approval-requested", approval={"id": approval})
+    view = page.answer_approval(approval, approved=approved, reason="Not now.").settle()
+    answer = {"id": approval, "approved": approved, "reason": "Not now."}
+    shown = [part for part in view.answer if not part["type"].startswith("data-")]
+    assert shown == [STEP, text("May I?"), letter(to, approval=answer, **end), STEP, text(last)]
+    assert [message["id"] for message in view.messages] == [message["id"] for message in asked.messages]
+    assert (view.status, view.statuses) == ("ready", [("POST", 200), ("POST", 200)])

@@ -107,7 +107,7 @@ def test_the_app_of_the_agent_ops_guide_is_an_app(tmp_path: Path, monkeypatch: p
 
 def test_the_programs_of_the_deepagent_guide_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = (GUIDES / "deepagent.md").read_text(encoding="utf-8")
-    programs = [block for language, block in BLOCK.findall(guide) if language == "python"]
+    programs = [block for language, block in BLOCK.findall(guide) if language == "python" and "letters" not in block]
     named = FILE.match(programs[0])
     assert named is not None
     (tmp_path / named[1]).write_text(programs[0], encoding="utf-8")
@@ -123,3 +123,19 @@ def test_the_programs_of_the_deepagent_guide_answer(tmp_path: Path, monkeypatch:
             *("step-start", "tool-write_todos", "data-todos-changed", "step-start", "text")
         ], number
         assert told[-1]["text"] == "It is the Moon. "
+
+
+def test_the_graph_behind_the_route_of_the_deepagent_guide_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guides = [(GUIDES / name).read_text(encoding="utf-8") for name in ("langgraph.md", "deepagent.md")]
+    [letters] = [block for _, block in BLOCK.findall(guides[0]) if block.startswith("# letters.py")]
+    [program] = [block for _, block in BLOCK.findall(guides[1]) if "from letters import" in block]
+    (tmp_path / "letters.py").write_text(letters, encoding="utf-8")
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with serving(runpy.run_path(str(tmp_path / "program.py"))["app"]) as url:
+        told = parts(ask(f"{url}/api/chat", headers={"authorization": "Bearer token-of-ann"}).text)
+        refused = ask(f"{url}/api/chat")
+    assert [part["state"] for part in told if part["type"] == "tool-send"] == ["approval-requested"]
+    assert (refused.status_code, refused.json()) == (401, {"error": "Sign in first."})

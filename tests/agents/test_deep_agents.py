@@ -15,7 +15,6 @@ from usechat.agents.langgraph import LangGraphAgent
 from usechat.agents.registry import agent_of
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.writer import MessageWriter
-from usechat.server.elements import elements_route
 
 pytestmark = pytest.mark.anyio
 
@@ -102,7 +101,8 @@ async def test_a_command_has_its_exit_code_and_todos_are_replaced(tmp_path: Path
                 "todos": [
                     {"id": "todo-1", "content": "look", "status": "in_progress"},
                     {"id": "todo-2", "content": "tell", "status": "pending"},
-                ]
+                ],
+                "toolCallId": "c1",
             },
         ),
     ]
@@ -235,8 +235,3 @@ def test_what_is_not_for_graphs_is_refused(tmp_path: Path) -> None:
     graph = deep_agent(ScriptedModel(replies=[]), tmp_path)
     with pytest.raises(TypeError, match="A graph has its own state and threads"):
         DeepAgent(graph, thread_id="t")
-
-
-def test_the_route_without_users_takes_no_graph(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="The threads of a graph belong to users"):
-        elements_route(deep_agent(ScriptedModel(replies=[]), tmp_path))

@@ -151,7 +151,7 @@ async def test_an_exception_of_a_tool_ends_the_turn_and_its_text_stays_here() ->
     assert heard(model)[-1] == [
         ("human", "Go"),
         ("ai", ["c1"]),
-        ("tool", "This call has no result, since it was stopped."),
+        ("tool", "This call has no result, since it was stopped or failed."),
         ("human", "And now?"),
     ]
 

@@ -220,7 +220,7 @@ async def test_a_message_in_place_of_an_answer_refuses_the_calls_and_is_answered
     await chat.say("Write")
     await chat.say("Rather tell me a joke")
     assert (post.sent, await chat.parts()) == ([], [STEP, text("Something else, then.")])
-    went_on = ("tool", "The user did not approve this call, and went on with another message.")
+    went_on = ("tool", "This call was not carried out: the user approved nothing, and went on with another message.")
     assert heard(model)[-1] == [
         ("human", "Write"),
         ("ai", ["c1", "c2", "c3"]),

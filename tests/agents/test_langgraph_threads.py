@@ -14,6 +14,7 @@ from scripted_model import ScriptedModel, calls, says
 from usechat.agents.chat import Approval, Chat
 from usechat.agents.langgraph import LangGraphAgent
 from usechat.errors import AgentError
+from usechat.history import MemoryHistory
 from usechat.protocol.messages import UIMessage
 
 pytestmark = pytest.mark.anyio
@@ -104,6 +105,70 @@ async def test_a_thread_whose_checkpoints_are_gone_cannot_go_back() -> None:
         await run(agent, new_chat(user("Hello again")))
 
 
+async def test_a_thread_that_was_lost_is_made_anew_from_the_chat() -> None:
+    def reply(messages: list[Any]) -> Any:
+        return says(f"answer {len(messages)}")
+
+    model, history = ScriptedModel(replies=reply), MemoryHistory()
+
+    def restarted() -> GraphChat:
+        return GraphChat(create_agent(model, [], checkpointer=InMemorySaver()), history=history)
+
+    await restarted().say("I am Ann", "u1")
+    chat = restarted()
+    await chat.say("Who am I?", "u2")
+    await chat.say("Are you sure?", "u3")
+    before = [("human", "I am Ann"), ("ai", "answer 1"), ("human", "Who am I?")]
+    assert heard(model)[1:] == [before, [*before, ("ai", "answer 3"), ("human", "Are you sure?")]]
+    # What came with the first message after that is known by its id.
+    await chat.say("Who am I, then?", "u2")
+    assert heard(model)[-1] == [*before[:2], ("human", "Who am I, then?")]
+    await chat.say("I am Bob", "u1")
+    assert heard(model)[-1] == [("human", "I am Bob")]
+
+
+class Torn(InMemorySaver):
+    """A checkpointer that fails to save one step, of which it has what the nodes gave, as if the process had died."""
+
+    torn = 0
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        if metadata["step"] == self.torn:
+            raise OSError("no room")
+        saver: Any = super()
+        return await saver.aput(config, checkpoint, metadata, new_versions)
+
+
+@pytest.mark.parametrize(
+    ("torn", "results"),
+    [
+        (1, [("tool", "This call has no result, since it was stopped or failed.")]),
+        (2, [("tool", "rain")]),
+        (3, [("tool", "rain"), ("ai", "It rains.")]),
+    ],
+)
+async def test_a_thread_that_was_torn_has_no_call_without_a_result_and_no_result_without_a_call(
+    torn: int, results: list[tuple[str, str]]
+) -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "rain"
+
+    saver = Torn()
+    model = ScriptedModel(replies=[[*says("I look."), *calls("c1", "look", {})], says("It rains.")])
+    chat = GraphChat(create_agent(model, [look], checkpointer=saver))
+    saver.torn = torn
+    await chat.say("Weather?")
+    saver.torn, model.replies = 0, [says("Yes."), says("Yes.")]
+    await chat.say("Still there?")
+    thread = [("human", "Weather?"), ("ai", ["c1"]), *results, ("human", "Still there?")]
+    assert heard(model)[-1] == thread
+    # All of it is in the thread now, once.
+    await chat.say("Sure?")
+    assert heard(model)[-1] == [*thread, ("ai", "Yes."), ("human", "Sure?")]
+
+
 async def test_what_the_browser_did_not_answer_has_a_result_as_well() -> None:
     asked = [*calls("c1", "locate", {}), *calls("c2", "locate", {}, 1)]
     model = ScriptedModel(replies=[asked, says("I see.")])
@@ -119,7 +184,7 @@ async def test_what_the_browser_did_not_answer_has_a_result_as_well() -> None:
     await chat.post(last)
     assert heard(model)[-1][2:] == [
         ("tool", "No satellites."),
-        ("tool", "This call has no result, since it was stopped."),
+        ("tool", "This call has no result, since it was stopped or failed."),
     ]
 
 
@@ -143,3 +208,36 @@ async def test_a_tool_may_be_silent_for_longer_than_a_model() -> None:
     agent = LangGraphAgent(create_agent(ScriptedModel(replies=speak), [work]))
     await run(agent, new_chat(user("Go"), control=control))
     assert (held, control.held.is_set()) == ([False, False], False)
+
+
+class Quiet:
+    """A graph like those of LangGraph 1.1, whose tools tell nothing: only its tasks begin and end."""
+
+    checkpointer = None
+
+    def aget_state(self) -> None: ...
+
+    def aget_state_history(self) -> None: ...
+
+    def __init__(self, control: Holding) -> None:
+        self._control = control
+        self.held: list[bool] = []
+
+    async def astream(self, *_: Any, **_options: Any) -> AsyncGenerator[dict[str, Any], None]:
+        call: dict[str, Any] = {"type": "tool_call", "name": "work", "id": "c1", "args": {}}
+        told: list[dict[str, Any]] = [
+            {"id": "t1", "name": "model", "input": {"messages": []}, "triggers": ()},
+            {"id": "t1", "name": "model", "result": {}, "error": None},
+            {"id": "t2", "name": "tools", "input": {"tool_call": call, "state": {}}, "triggers": ()},
+            {"id": "t2", "name": "tools", "result": {}, "error": None},
+        ]
+        for data in told:
+            yield {"type": "tasks", "ns": (), "data": data}
+            self.held.append(self._control.held.is_set())
+
+
+async def test_a_tool_may_be_silent_where_only_its_task_is_told() -> None:
+    control = Holding()
+    graph = Quiet(control)
+    await run(LangGraphAgent(graph), new_chat(user("Go"), control=control))
+    assert graph.held == [False, False, True, False]

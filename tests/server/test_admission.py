@@ -127,38 +127,41 @@ async def test_an_answer_to_an_approval_is_taken_with_what_the_body_adds(approve
 
 
 @pytest.mark.parametrize(
-    ("claim", "extra"),
+    "claim",
     [
-        (OPEN, {}),
-        ({**OPEN, "state": "output-available", "input": {"n": 2}}, {}),
-        ({**OPEN, "state": "output-available", "input": {"m": 1}}, {}),
-        ({**OPEN, "state": "output-available", "input": {"n": True}}, {}),
-        ({**OPEN, "state": "output-available", "toolCallId": "other"}, {}),
-        ({**OPEN, "state": "approval-responded", "approval": {"id": "p", "approved": True}}, {}),
-        ({**ASKED, "state": "output-available"}, {}),
-        ({**ASKED, "state": "approval-responded", "approval": {"id": "q", "approved": True}}, {}),
-        (
-            {**ASKED, "state": "approval-responded", "input": [1], "approval": {"id": "p", "approved": True}},
-            {"approvals": "no object"},
-        ),
-        (
-            {
-                **ASKED,
-                "state": "approval-responded",
-                "input": [10**400, 1, 0],
-                "approval": {"id": "p", "approved": True},
-            },
-            {},
-        ),
-        ({"type": "text", "text": "forged"}, {}),
-        ({"type": "data-forged", "toolCallId": "c"}, {}),
-        ({"type": "data-forged", "toolCallId": []}, {}),
+        OPEN,
+        {**OPEN, "state": "output-available", "input": {"n": 2}},
+        {**OPEN, "state": "output-available", "input": {"m": 1}},
+        {**OPEN, "state": "output-available", "input": {"n": True}},
+        {**OPEN, "state": "output-available", "toolCallId": "other"},
+        {**OPEN, "state": "approval-responded", "approval": {"id": "p", "approved": True}},
+        {**ASKED, "state": "output-available"},
+        {**ASKED, "state": "approval-responded", "approval": {"id": "q", "approved": True}},
+        {**ASKED, "state": "approval-responded", "input": [1], "approval": {"id": "p", "approved": True}},
+        {
+            **ASKED,
+            "state": "approval-responded",
+            "input": [10**400, 1, 0],
+            "approval": {"id": "p", "approved": True},
+        },
+        {"type": "text", "text": "forged"},
+        {"type": "data-forged", "toolCallId": "c"},
+        {"type": "data-forged", "toolCallId": []},
     ],
 )
-async def test_what_answers_nothing_is_refused(claim: dict[str, Any], extra: dict[str, Any]) -> None:
+async def test_what_answers_nothing_is_refused(claim: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
-        await bring(ChatRequest(id="c", last=assistant("a2", claim), extra=extra), STORED)
+        await bring(ChatRequest(id="c", last=assistant("a2", claim)), STORED)
     assert (caught.value.status, str(caught.value)) == (409, "This answers no tool call or approval that is open.")
+
+
+@pytest.mark.parametrize("approvals", ["no object", [{"type": "edit"}], 0, False])
+async def test_richer_answers_that_cannot_be_read_are_refused(approvals: Any) -> None:
+    claim = {**ASKED, "state": "approval-responded", "approval": {"id": "p", "approved": True}}
+    request = ChatRequest(id="c", last=assistant("a2", claim), extra={"approvals": approvals})
+    with pytest.raises(RequestError, match=r"^approvals must be an object\.$") as caught:
+        await bring(request, STORED)
+    assert caught.value.status == 400
 
 
 async def test_a_call_of_the_provider_is_not_the_pages_to_answer() -> None:

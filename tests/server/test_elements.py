@@ -107,6 +107,7 @@ def test_a_message_is_answered_also_where_its_body_has_no_ids() -> None:
         (b'{"messages": [{"role": "user"}]}', "messages[0].parts is missing."),
         (b'{"id": "c", "messages": [{"id": "m", "role": "user"}]}', "messages[0].parts is missing."),
         (b'{"id": "c", "messages": [7]}', "messages[0] must be an object."),
+        (b'{"messages": [7]}', "messages[0] must be an object."),
     ],
 )
 def test_a_bad_body_gets_400_and_one_sentence(body: bytes, sentence: str) -> None:

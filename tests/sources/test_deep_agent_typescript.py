@@ -1,25 +1,42 @@
 """The types are made from the classes; that a compiler takes them is seen in browser/test_deep_agent_types.py."""
 
 import re
+from typing import get_type_hints
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from goldens import cases
 from usechat.cli.app import app
 from usechat.sources import deep_agent_typescript
 from usechat.sources.deep_agent_parts import SIDE_EVENTS
 from usechat.sources.deep_agent_typescript import deep_agent_types
+from usechat.sources.langgraph_parts import GRAPH_PARTS
 
 
 def test_every_side_event_has_a_type_with_its_fields() -> None:
     types = deep_agent_types()
     assert set(re.findall(r'^  "?([a-z-]+)"?: \{', types, re.MULTILINE)) == {
         *SIDE_EVENTS,
-        *("approval-requested", "approval-response", "batch"),
+        *("approval-requested", "approval-response", "batch", "subgraph", "interrupt"),
     }
     fields = "toolCallId?: string; command: string; exitCode: number | null; truncated: boolean; sandboxId?: string"
     assert f'  "execute-finish": {{ {fields} }};\n' in types
     assert '  "todos-changed": { toolCallId?: string; todos: DeepAgentTodo[] };\n' in types
+
+
+def test_the_parts_of_the_recorded_graphs_have_the_types() -> None:
+    seen: set[str] = set()
+    for case in cases("langgraph"):
+        for line in case.chunks.read_bytes().splitlines():
+            chunk = msgspec.json.decode(line)
+            name = chunk["type"].removeprefix("data-")
+            if name in GRAPH_PARTS:
+                assert chunk["data"].keys() <= get_type_hints(GRAPH_PARTS[name]).keys()
+                msgspec.convert(chunk["data"], GRAPH_PARTS[name])
+                seen.add(name)
+    assert seen == GRAPH_PARTS.keys()
 
 
 def test_a_type_without_a_form_in_typescript_is_noticed() -> None:

@@ -96,11 +96,28 @@ def test_results_are_read_as_deepagents_writes_them() -> None:
     assert matches(f"/a\n/b\n{note}\n\nA note.", "files_with_matches") == 2
     assert matches("/a:\n  1: x\n  2- y\n  --\n  9: z\n/b:\n  3: x", "content") == 3
     assert matches("/a: 2\n/b: 10", "count") == 12
-    assert (exit_of({"exit_code": 3, "truncated": True}), exit_of({"exit_code": "3"})) == ((3, True), (None, False))
+    assert exit_of({"exit_code": 3, "truncated": True}, "") == (3, True)
+    assert exit_of({"exit_code": "3"}, "[Command failed with exit code 3]") == (None, False)
+
+
+def test_results_are_read_as_the_first_releases_wrote_them() -> None:
+    assert lines_read(" 9  nine\n10  ten\n10.1  and more of it\n11  ") == 3
+    assert lines_read("2  two\n3  [Read 9 lines\n\n[Read 2 lines (lines 2-3 of 7 total). 4 lines remaining.]") == 2
+    assert (lines_read("two  words"), lines_read("no number\n1  one")) == (None, None)
+    ends = "[Command succeeded with exit code 0]\n\n[Command failed with exit code -9]"
+    assert exit_of(None, ends) == (-9, False)
+    assert exit_of(None, f"y\n{ends}\n[Output was truncated due to size limits]") == (-9, True)
+    assert exit_of(None, f"Tool result too large, it is in a file.\n\n{ends}") == (0, False)
+    assert exit_of(None, "It said: [Command failed with exit code 3] or so") == (None, False)
 
 
 def test_the_todos_are_those_of_the_state_and_not_of_a_sub_agent() -> None:
     todos = [{"content": "look", "status": "pending"}]
+    listed = [{"id": "todo-1", "content": "look", "status": "pending"}]
+    given = update(tool("Updated todo list", "c1"), todos=todos)
+    assert seen(given) == [{"type": "todos-changed", "todos": listed, "toolCallId": "c1"}]
+    # A node may give several updates at once.
+    assert seen({**given, "data": {"tools": [*given["data"].values(), {"files": {}}]}}) == seen(given)
     assert seen(update(todos=todos), update(todos=todos, ns=SUB), update(todos=None), update(todos=[])) == [
         {"type": "todos-changed", "todos": [{"id": "todo-1", "content": "look", "status": "pending"}]},
         {"type": "todos-changed", "todos": []},

@@ -184,6 +184,10 @@ def test_a_sub_graph_has_the_name_of_its_agent_or_its_tool_or_its_node() -> None
     assert told(said(speaks)) == [{"name": "tools", "status": "running", "text": "a"}]
     assert told(said(task("t1", "node"), speaks))[-1]["name"] == "node"
     assert told(said(by_tool, speaks)) == [{"name": "ask", "toolCallId": "c1", "status": "running", "text": "a"}]
+    # LangGraph 1.1 gives the task the state, too.
+    [call] = by_tool["data"]["input"]
+    older = task("t1", "tools", input={"__type": "tool_call_with_context", "tool_call": call, "state": {}})
+    assert told(said(older, speaks)) == told(said(by_tool, speaks))
     agent = {"lc_agent_name": "helper"}
     assert told(said(by_tool, task("t2", "model", SUB, metadata=agent), speaks))[-1]["name"] == "helper"
     assert told(said(message(chunk("a"), SUB, **agent)))[-1]["name"] == "helper"

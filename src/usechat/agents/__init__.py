@@ -33,7 +33,10 @@ class Agent(Protocol[_Event]):
 
 
 class Asked(Struct, frozen=True):
-    """What a turn is to be about, before it begins; `message` is the one to answer or to continue."""
+    """What a turn is to be about, before it begins; `message` is the one to answer or to continue.
+
+    `context` is that of the request.
+    """
 
     chat_id: str
     user: str | None
@@ -41,6 +44,7 @@ class Asked(Struct, frozen=True):
     body: Mapping[str, Any]
     approvals: Sequence[Approval] = ()
     trigger: Trigger = "submit-message"
+    context: Any = None
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from usechat.protocol.requests import Trigger
 from usechat.stores import StopReason
 from usechat.turns.output import Output
 
-__all__ = ["Approval", "Chat", "Request", "ToolAnswer", "TurnControl"]
+__all__ = ["Approval", "Chat", "Request", "RunOptions", "ToolAnswer", "TurnControl"]
 
 
 class ToolAnswer(Struct, frozen=True):
@@ -50,6 +50,13 @@ class Request(Struct, frozen=True):
     body: Mapping[str, Any]
     headers: Mapping[str, str]
     context: Any = None
+
+
+class RunOptions(Struct, frozen=True):
+    """The context of a request whose route says itself which thread it belongs to, and in which state that begins."""
+
+    state: Any = None
+    thread_id: str | None = None
 
 
 class TurnControl(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, TypeAlias, cast
 import msgspec
 
 from usechat.agents import Asked
-from usechat.agents.chat import Chat, ToolAnswer
+from usechat.agents.chat import Chat, RunOptions, ToolAnswer
 from usechat.agents.langgraph_answers import answer_questions, decide
 from usechat.errors import AgentError, RequestError
 from usechat.models import to_langchain
@@ -20,7 +20,7 @@ from usechat.protocol.writer import MessageWriter
 from usechat.sources import Mapper
 from usechat.sources.langgraph import BEGINS, LangGraphMapper, LangGraphOptions, Subgraphs
 from usechat.sources.langgraph_interrupts import Interrupt, read_interrupt
-from usechat.sources.langgraph_messages import field
+from usechat.sources.langgraph_messages import called_by, field
 
 __all__ = ["GraphMaker", "LangGraphAgent", "is_graph"]
 
@@ -30,8 +30,8 @@ _Config: TypeAlias = dict[str, Any]
 GraphMaker: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """Makes a graph in the event loop, for a checkpointer that has to be opened there and closed at the end."""
 
-_WENT_ON: Final = "The user did not approve this call, and went on with another message."
-_STOPPED: Final = "This call has no result, since it was stopped."
+_WENT_ON: Final = "This call was not carried out: the user approved nothing, and went on with another message."
+_STOPPED: Final = "This call has no result, since it was stopped or failed."
 _METHODS: Final = ("astream", "aget_state", "aget_state_history")
 
 
@@ -88,7 +88,7 @@ class LangGraphAgent:
         graph = await self._get_graph()
         if not graph.checkpointer or asked.trigger == "regenerate-message":
             return
-        snapshot = await graph.aget_state(self._config_of(asked.chat_id, asked.user))
+        snapshot = await graph.aget_state(self._config_of(asked.chat_id, asked.user, asked.context))
         if asked.approvals:
             decide(_interrupts(snapshot), asked.approvals)
         elif asked.message.role == "user" and not _has(snapshot, asked.message.id):
@@ -101,7 +101,7 @@ class LangGraphAgent:
             AgentError: there is nothing to run it with.
         """
         graph = await self._get_graph()
-        config = self._config_of(chat.id, chat.user)
+        config = self._config_of(chat.id, chat.user, chat.request.context)
         try:
             given, config, snapshot = await _input(graph, config, chat)
         except RequestError as error:
@@ -133,9 +133,10 @@ class LangGraphAgent:
                     self._graph = await self._closing.enter_async_context(self._make())
         return self._graph
 
-    def _config_of(self, chat_id: str, user: str | None) -> _Config:
+    def _config_of(self, chat_id: str, user: str | None, context: Any) -> _Config:
         own = cast("Mapping[str, Any]", self._config.get("configurable") or {})
-        return {**self._config, "configurable": {**own, "thread_id": _thread_id(chat_id, user)}}
+        chosen = context.thread_id if isinstance(context, RunOptions) else None
+        return {**self._config, "configurable": {**own, "thread_id": chosen or _thread_id(chat_id, user)}}
 
 
 class _Patience(ExitStack):
@@ -147,15 +148,31 @@ class _Patience(ExitStack):
         self._open: set[Any] = set()
 
     def see(self, part: _Part) -> None:
-        if part["type"] != "tools":
-            return
-        event, call = field(part["data"], "event"), (part["ns"], field(part["data"], "tool_call_id"))
-        if event == "tool-started":
-            if not self._open:
-                self.enter_context(self._chat.hold())
-            self._open.add(call)
-        elif event in ("tool-finished", "tool-error"):
-            self._open.discard(call)
+        data = part["data"]
+        if part["type"] == "tools":
+            call = part["ns"], field(data, "tool_call_id")
+            match field(data, "event"):
+                case "tool-started":
+                    self._begins(call)
+                case "tool-finished" | "tool-error":
+                    self._ends(call)
+                case _:
+                    pass
+        elif part["type"] == "tasks":
+            # In LangGraph 1.1 the tools themselves tell nothing.
+            if field(data, "triggers") is None:
+                self._ends(field(data, "id"))
+            elif called_by(field(data, "input")) is not None:
+                self._begins(field(data, "id"))
+
+    def _begins(self, work: Any) -> None:
+        if not self._open:
+            self.enter_context(self._chat.hold())
+        self._open.add(work)
+
+    def _ends(self, work: Any) -> None:
+        if work in self._open:
+            self._open.discard(work)
             if not self._open:
                 self.close()
 
@@ -170,7 +187,7 @@ async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config,
     if not graph.checkpointer:
         if chat.approvals:
             raise RequestError("A graph without a checkpointer cannot wait for approvals.", status=409)
-        return {"messages": _messages(to_langchain(await chat.model_messages()))}, config, None
+        return {**_begun_with(chat), "messages": _messages(to_langchain(await chat.model_messages()))}, config, None
     snapshot = await graph.aget_state(config)
     question = chat.messages[-1]
     if chat.approvals:
@@ -179,16 +196,33 @@ async def _input(graph: Any, config: _Config, chat: Chat) -> tuple[Any, _Config,
         return {"messages": _messages(_results(snapshot, chat.tool_results))}, config, snapshot
     if question.role != "user":
         raise RequestError("There is no message to answer.", status=409)
+    unsaved = _unsaved(snapshot)
     if _has(snapshot, question.id):
         # It is to be answered again, or was edited: the thread goes on from before it.
-        snapshot = await _before(graph, config, question.id)
+        snapshot, unsaved = await _before(graph, config, question.id), []
         config = {**config, "configurable": {**config["configurable"], **snapshot.config["configurable"]}}
     else:
         answers = answer_questions(_interrupts(snapshot), chat.request.body, chat.text)
         if answers:
             return _command(answers), config, snapshot
-    asked = {**to_langchain(to_model_messages([question]))[0], "id": question.id}
-    return {"messages": [*_answered(snapshot), *_messages([*_unanswered(snapshot), asked])]}, config, snapshot
+    # A checkpointer that was emptied, or is new, does not hold what was said before.
+    is_new = not _thread(snapshot)
+    asked = await chat.history() if is_new else [question]
+    messages = [*_unanswered(snapshot), *(said for message in asked for said in _said(message))]
+    given = {"messages": [*unsaved, *_messages(messages)]}
+    return {**_begun_with(chat), **given} if is_new else given, config, snapshot
+
+
+def _begun_with(chat: Chat) -> Mapping[str, Any]:
+    """The state that a new thread begins with, beside its messages."""
+    context = chat.request.context
+    return context.state or {} if isinstance(context, RunOptions) else {}
+
+
+def _said(message: UIMessage) -> list[dict[str, Any]]:
+    """What LangChain has for a message; one of the user keeps its id, by which it is found when it is edited."""
+    said = to_langchain(to_model_messages([message]))
+    return [{**each, "id": message.id} for each in said] if message.role == "user" else said
 
 
 async def _before(graph: Any, config: _Config, message_id: str) -> Any:
@@ -237,9 +271,17 @@ def _open_calls(snapshot: Any) -> list[str]:
     return [call["id"] for call in calls or () if call["id"] not in answered]
 
 
-def _answered(snapshot: Any) -> list[Any]:
-    """The results that came in a step which was not finished: the state has them, but the next run would not."""
-    return _last_results(snapshot) if snapshot.next else []
+def _unsaved(snapshot: Any) -> list[Any]:
+    """The last answer of the thread and its results, if they came in a step that was not finished.
+
+    The state has them, but the next run would not. Messages that it has, too, are known by their ids.
+    """
+    thread = _thread(snapshot)
+    return list(thread[-len(_last_results(snapshot)) - 1 :]) if snapshot.tasks and _is_answered(thread) else []
+
+
+def _is_answered(thread: Sequence[Any]) -> bool:
+    return bool(thread) and field(thread[-1], "type") in ("ai", "tool")
 
 
 def _unanswered(snapshot: Any) -> list[dict[str, Any]]:

@@ -237,7 +237,10 @@ class _Answers:
 
 def _richer_answers(request: ChatRequest) -> Mapping[str, Any]:
     richer = request.extra.get("approvals")
-    return cast("dict[str, Any]", richer) if isinstance(richer, dict) else {}
+    if richer is not None and not isinstance(richer, dict):
+        # Whoever wanted to change a call must not have it carried out as it was.
+        raise RequestError("approvals must be an object.")
+    return cast("dict[str, Any]", richer or {})
 
 
 def _result(part: _Part) -> ToolAnswer:

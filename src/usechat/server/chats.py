@@ -326,8 +326,17 @@ class ChatOpening:
     async def _ask_agent(self, admission: Admission) -> None:
         agent, request = self._chats.agent, self._request
         if isinstance(agent, Admits):
-            approvals, message = admission.approvals, admission.question
-            await agent.admit(Asked(request.id, self._user, message, request.extra, approvals, request.trigger))
+            await agent.admit(
+                Asked(
+                    request.id,
+                    self._user,
+                    admission.question,
+                    request.extra,
+                    admission.approvals,
+                    request.trigger,
+                    self._came.context,
+                )
+            )
 
     def _chat(self, turn: Turn) -> Chat:
         request, admission, chats = self._request, self._admission, self._chats

@@ -4,8 +4,9 @@ Nothing is kept: the messages are those of each request, and whoever leaves stop
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+import copy
+import hashlib
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -13,7 +14,7 @@ from msgspec import Raw, structs
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from usechat.agents.chat import Chat
+from usechat.agents.chat import Chat, RunOptions
 from usechat.agents.chat import Request as CameWith
 from usechat.agents.deep_agent import DeepAgent, MapperMaker
 from usechat.agents.langgraph import is_graph
@@ -32,8 +33,6 @@ from usechat.sources.deep_agent import DeepAgentOptions
 from usechat.stores.memory import MemoryTurnStore
 from usechat.turns.clocks import TurnLimits
 from usechat.turns.failures import explain
-from usechat.turns.pump import pump
-from usechat.turns.turn import Turn
 
 __all__ = ["elements_route"]
 
@@ -68,33 +67,33 @@ def elements_route(
     """Make the endpoint of `Route("/api/chat", elements_route(agent), methods=["POST"])`, or of a FastAPI route.
 
     `on_request` refuses a request by raising. `initial_state` and `thread_id` are functions of the request, or values
-    of which every request gets a copy. `generate_id` makes the ids of messages and parts. `mapper` makes a mapper from
-    the writer, else `options` are those of the `DeepAgentMapper`. Approvals are signed with `approval_secret`, of 32
-    bytes or more; without one, only the process that asked knows them again.
+    of which every request gets a copy. A graph of LangGraph begins a new thread with the state; one with a checkpointer
+    needs `thread_id` as a function, since this route knows no users whose threads they are. `generate_id` makes the ids
+    of messages and parts. `mapper` makes a mapper from the writer, else `options` are those of the `DeepAgentMapper`.
+    Approvals are signed with `approval_secret`, of 32 bytes or more; without one, only the process that asked knows
+    them again.
 
     Raises:
-        TypeError: it is no agent of that kind.
+        TypeError: it is no agent of that kind, or a graph whose threads all would share.
         ValueError: the secret is too short.
     """
-    if is_graph(agent):
-        raise TypeError(
-            "The threads of a graph belong to users, whom this route does not know: serve it by "
-            "create_app(DeepAgent(graph))."
-        )
-    make = partial(DeepAgent, agent, max_steps=max_steps, mapper=mapper, options=options)
+    is_threaded = _check_graph(agent, thread_id, max_steps) if is_graph(agent) else False
+    served = _served(agent, max_steps=max_steps, mapper=mapper, options=options)
     signer = ApprovalSigner(approval_secret, _SETTINGS.approval_ttl)
     history = ClientHistory(signer, generate_id or new_id)
-    chats = Chats(make(), MemoryTurnStore(), history, _SETTINGS, Metrics())
+    chats = Chats(served, MemoryTurnStore(), history, _SETTINGS, Metrics())
 
     async def answer(request: Request) -> Response:
         if on_request is not None:
             await _ask_app(chats, on_request, request)
         asked = await _read(request)
-        served = make(
-            initial_state=await _for_request(chats, initial_state, request),
-            thread_id=await _for_request(chats, thread_id, request),
+        run = RunOptions(
+            await _for_request(chats, initial_state, request), await _for_request(chats, thread_id, request)
         )
-        opening = _Opening(chats, asked, VisibleHeaders(request.scope["headers"]), served, generate_id)
+        if is_threaded and not run.thread_id:
+            raise RequestError("This request belongs to no thread.")
+        came = CameWith(asked.extra, VisibleHeaders(request.scope["headers"]), run)
+        opening = _Opening(chats, asked, came, generate_id, thread=run.thread_id if is_threaded else None)
         return TurnResponse(await chats.open(opening), _STREAM, chats.metrics)
 
     def refused(error: RequestError) -> Response:
@@ -107,29 +106,59 @@ def elements_route(
     return elements
 
 
-class _Opening(ChatOpening):
-    """A request for a turn that is nobody else's: two requests never meet, whatever ids their chats have."""
+def _check_graph(graph: Any, thread_id: object, max_steps: object) -> bool:
+    """Whether the graph keeps threads.
 
-    __slots__ = ("_agent",)
+    Raises:
+        TypeError: users would share one, or there is an option that is not for graphs.
+    """
+    if max_steps is not None:
+        raise TypeError("A graph has a limit of its own: graph.with_config(recursion_limit=…) in place of max_steps.")
+    if graph.checkpointer and not callable(thread_id):
+        raise TypeError(
+            "This graph has a checkpointer, and this route knows no users: give thread_id, a function of the request "
+            "that says whose thread it is, or serve the graph by create_app(DeepAgent(graph))."
+        )
+    return bool(graph.checkpointer)
+
+
+def _served(
+    agent: object, *, max_steps: int | None, mapper: MapperMaker | None, options: DeepAgentOptions | None
+) -> DeepAgent:
+    if is_graph(agent):
+        return DeepAgent(agent, mapper=mapper, options=options)
+
+    def state(chat: Chat) -> Any:
+        return chat.request.context.state
+
+    def thread(chat: Chat) -> Any:
+        return chat.request.context.thread_id
+
+    return DeepAgent(agent, initial_state=state, thread_id=thread, max_steps=max_steps, mapper=mapper, options=options)
+
+
+class _Opening(ChatOpening):
+    """A request for a turn that is nobody else's: two requests never meet, whatever ids their chats have.
+
+    Where a graph has a `thread`, a newer request of the same chat ends the run that is still in it.
+    """
+
+    __slots__ = ()
 
     def __init__(
         self,
         chats: Chats,
         request: ChatRequest,
-        headers: Mapping[str, str],
-        agent: DeepAgent,
+        came: CameWith,
         generate_id: Callable[[], str] | None,
+        *,
+        thread: str | None,
     ) -> None:
-        super().__init__(chats, request, None, CameWith(request.extra, headers))
-        self._agent = agent
-        self.head = structs.replace(self.head, chat=f"{self.head.turn}\n{request.id}")
+        super().__init__(chats, request, None, came)
+        place = self.head.turn if thread is None else hashlib.sha256(thread.encode()).hexdigest()
+        self.head = structs.replace(self.head, chat=f"{place}\n{request.id}")
         if generate_id is not None and self.head.message_id != request.last.id:
             self.head = structs.replace(self.head, message_id=generate_id())
-
-    def drive(self, turn: Turn) -> Awaitable[None]:
-        events = self._agent.events(self._chat(turn))
-        mapper = self._agent.mapper(turn.output.writer)
-        return pump(events, mapper, turn.output, unused=self._chats.unused, threads=self._chats.threads)
 
 
 async def _ask_app(chats: Chats, on_request: OnRequest, request: Request) -> None:
@@ -146,15 +175,8 @@ async def _ask_app(chats: Chats, on_request: OnRequest, request: Request) -> Non
 
 
 async def _for_request(chats: Chats, given: Any, request: Request) -> Any:
-    """A value as it is; a function of the request as one of the chat, which gives what it gave for this request."""
-    if not callable(given):
-        return given
-    value = await _bounded(chats, given, request)
-
-    def of_chat(_: Chat) -> Any:
-        return value
-
-    return of_chat
+    """A copy of the value, or what the function gives for this request."""
+    return await _bounded(chats, given, request) if callable(given) else copy.deepcopy(given)
 
 
 async def _bounded(chats: Chats, hook: Callable[[Request], object], request: Request) -> Any:
@@ -185,8 +207,8 @@ def _with_ids(body: bytes, fields: dict[str, Raw]) -> bytes:
     try:
         messages = _MESSAGES.decode(fields["messages"])
     except msgspec.MsgspecError:
-        # What is wrong with it is told by whoever reads it.
-        return body
+        # What is wrong with them is told by whoever reads them.
+        return msgspec.json.encode({"id": new_id(), **fields})
     if "id" in fields and all("id" in message for message in messages):
         return body
     named = [{"id": new_id(), **message} for message in messages]

@@ -5,6 +5,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from usechat.sources.deep_agent_parts import SIDE_EVENTS, TOLD, StepCall, Todo
+from usechat.sources.langgraph_parts import GRAPH_PARTS, SubgraphCall
 
 __all__ = ["deep_agent_types"]
 
@@ -30,20 +31,22 @@ export type DeepAgentDataParts = DeepAgentSideEvents & {
   batch: { events: DeepAgentSideEvent[] };
   /** The structured output of the run. */
   output: unknown;
+  /** What a node of a graph wrote, if that was no data part itself. */
+  custom: unknown;
 };
 """
 _METADATA: Final = """\
 /** What all model calls of the message used. */
 export type DeepAgentMetadata = { usage?: LanguageModelUsage };
 """
-_NAMED: Final = {StepCall: "DeepAgentStepCall", Todo: "DeepAgentTodo"}
+_NAMED: Final = {StepCall: "DeepAgentStepCall", Todo: "DeepAgentTodo", SubgraphCall: "DeepAgentSubgraphCall"}
 _SIMPLE: Final[dict[Any, str]] = {str: "string", float: "number", bool: "boolean", NoneType: "null", Any: "unknown"}
 
 
 def deep_agent_types() -> str:
     """One file of TypeScript, which exports `DeepAgentDataParts` and `DeepAgentMetadata`."""
     side_events = f"export type DeepAgentSideEvents = {{\n{_fields(SIDE_EVENTS)}}};\n"
-    return "\n".join((_HEAD, *_named(), side_events, _EVENT, _PARTS % _fields(TOLD), _METADATA))
+    return "\n".join((_HEAD, *_named(), side_events, _EVENT, _PARTS % _fields({**TOLD, **GRAPH_PARTS}), _METADATA))
 
 
 def _named() -> Iterator[str]:

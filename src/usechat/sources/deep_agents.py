@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from usechat.sources.deep_agents_results import edits, exit_of, lines_read, matches, paths
 from usechat.sources.langgraph import BEGINS
-from usechat.sources.langgraph_messages import field, messages_of, output_of, result_in, text_of
+from usechat.sources.langgraph_messages import called_by, field, messages_of, output_of, result_in, text_of
 
 __all__ = ["TOOLS", "DeepAgentEvents"]
 
@@ -115,11 +115,8 @@ class DeepAgentEvents:
             yield {"type": "checkpoint-saved", "threadId": self._thread, "step": field(metadata, "step")}
 
     def _task(self, namespace: _Namespace, data: Any) -> Iterator[Event]:
-        match field(data, "input"):
-            case [{"type": "tool_call", "id": str(call_id)}]:
-                self._tasks[text_of(field(data, "id"))] = call_id
-            case _:
-                pass
+        if (called := called_by(field(data, "input"))) is not None:
+            self._tasks[text_of(field(data, "id"))] = called.id
         if field(data, "triggers") is not None:
             yield from self._enter(namespace)
 
@@ -144,13 +141,12 @@ class DeepAgentEvents:
 
     def _updates(self, namespace: _Namespace, data: Any) -> Iterator[Event]:
         agent = self._agents.get(namespace)
-        for update in cast("Mapping[str, Any]", data).values() if isinstance(data, Mapping) else ():
-            todos = field(update, "todos")
-            if not namespace and isinstance(todos, list):
-                listed = enumerate(cast("list[Any]", todos), start=1)
-                yield {"type": "todos-changed", "todos": [_todo(number, todo) for number, todo in listed]}
-            if agent is not None:
-                yield from agent.update(messages_of(update))
+        for given in cast("Mapping[str, Any]", data).values() if isinstance(data, Mapping) else ():
+            for update in cast("list[Any]", given) if isinstance(given, list) else [given]:
+                if not namespace:
+                    yield from _todos(update)
+                if agent is not None:
+                    yield from agent.update(messages_of(update))
 
     def _tools(self, namespace: _Namespace, data: Any) -> Iterator[Event]:
         key = (namespace, text_of(field(data, "tool_call_id")))
@@ -185,7 +181,7 @@ class DeepAgentEvents:
         if kind == "task":
             yield from self._agent_over(key, content)
         elif kind == "execute":
-            exit_code, truncated = exit_of(None if is_error else field(result, "artifact"))
+            exit_code, truncated = (None, False) if is_error else exit_of(field(result, "artifact"), content)
             yield self._of(key, "execute-finish", command=args["command"], exitCode=exit_code, truncated=truncated)
         elif is_error:
             return
@@ -227,6 +223,16 @@ _COUNTED: Final[Mapping[str, Callable[[Mapping[str, Any], str], tuple[str, dict[
     "glob": lambda args, said: ("glob", {"pattern": args["pattern"], "count": paths(said)}),
     "grep": lambda args, said: ("grep", {"pattern": args["pattern"], "count": matches(said, args.get("output_mode"))}),
 }
+
+
+def _todos(update: Any) -> Iterator[Event]:
+    todos = field(update, "todos")
+    if isinstance(todos, list):
+        listed = enumerate(cast("list[Any]", todos), start=1)
+        # The tool gives the todos to the state together with its result.
+        calls = [text_of(field(message, "tool_call_id")) for message in messages_of(update)]
+        owner = {"toolCallId": calls[0]} if len(calls) == 1 and calls[0] else {}
+        yield {"type": "todos-changed", "todos": [_todo(number, todo) for number, todo in listed], **owner}
 
 
 def _todo(number: int, todo: Any) -> Event:

@@ -10,7 +10,7 @@ from usechat.protocol.chunks import Chunk, FinishReason
 from usechat.protocol.values import plain
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.langgraph_interrupts import Interrupt, read_interrupt
-from usechat.sources.langgraph_messages import field, messages_of, text_of
+from usechat.sources.langgraph_messages import called_by, field, messages_of, text_of
 from usechat.sources.langgraph_scope import Scope
 from usechat.sources.langgraph_sinks import MessageSink, SubgraphSink
 from usechat.sources.langgraph_usage import Usage
@@ -226,13 +226,8 @@ class LangGraphMapper:
             agent = text_of(field(field(data, "metadata"), "lc_agent_name"))
             if not namespace:
                 self._name = agent
-            about = {"name": name}
-            match field(data, "input"):
-                case [{"type": "tool_call", "name": str(tool), "id": str(call_id)}]:
-                    about = {"name": tool, "toolCallId": call_id}
-                case _:
-                    pass
-            self._tasks[task_id] = about
+            called = called_by(field(data, "input"))
+            self._tasks[task_id] = {"name": name} if called is None else {"name": called.tool, "toolCallId": called.id}
             parent = self._tasks.get(_task_of(namespace))
             if parent is not None and agent not in ("", self._name):
                 parent["name"] = agent

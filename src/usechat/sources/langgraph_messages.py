@@ -1,13 +1,24 @@
 """What a message of LangChain holds, be it an object of the framework or the JSON of one."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
 from usechat.protocol.values import plain
 
-__all__ = ["Block", "blocks_of", "field", "is_command", "messages_of", "output_of", "result_in", "text_of"]
+__all__ = [
+    "Block",
+    "Called",
+    "blocks_of",
+    "called_by",
+    "field",
+    "is_command",
+    "messages_of",
+    "output_of",
+    "result_in",
+    "text_of",
+]
 
 Block: TypeAlias = Mapping[str, Any]
 
@@ -70,6 +81,24 @@ def messages_of(update: Any) -> Iterator[Any]:
     for value in values:
         items = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else (value,)
         yield from (item for item in items if field(item, "type") in ("ai", "AIMessageChunk", "tool"))
+
+
+class Called(NamedTuple):
+    """The call that a task of a graph carries out."""
+
+    tool: str
+    id: str
+
+
+def called_by(given: Any) -> Called | None:
+    """The call in what a task was given, beside which LangGraph 1.1 puts the state; None if it is another node's."""
+    match given:
+        case [{"type": "tool_call", "name": str(name), "id": str(call_id)}]:
+            return Called(name, call_id)
+        case {"tool_call": {"type": "tool_call", "name": str(name), "id": str(call_id)}}:
+            return Called(name, call_id)
+        case _:
+            return None
 
 
 def is_command(value: Any) -> bool:
