@@ -14,6 +14,7 @@ from node import Node
 __all__ = ["HERE", "Chromium", "Seen", "Tab"]
 
 HERE = Path(__file__).parent
+SCREENSHOTS = HERE / "screenshots"
 
 
 class Seen(msgspec.Struct):
@@ -115,6 +116,10 @@ class Tab:
 
     def select(self, selector: str, option: str) -> None:
         self._call("selectOption", selector, option)
+
+    def screenshot(self, name: str, folder: Path = SCREENSHOTS) -> None:
+        """Keep a picture of what can be seen now, for whoever looks at the run later."""
+        self._call("screenshot", {"path": str(folder / f"{name}.png"), "animations": "disabled"})
 
     def run(self, script: str) -> Any:
         """Run JavaScript in the page, and give its value."""

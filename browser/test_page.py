@@ -321,7 +321,9 @@ def test_no_text_of_an_agent_runs(tab: Tab, url: str) -> None:
     tab.run("document.querySelectorAll('article a').forEach((link) => { link.target = ''; })")
     links: list[str] = tab.run("[...document.querySelectorAll('article a')].map((link) => link.protocol)")
     assert set(links) <= {"https:", "http:"}
-    elements = "script, iframe, style, base, object, embed, form[action], svg:not(.icon), math, [onerror], [onload]"
+    elements = (
+        "script, iframe, style, base, object, embed, form[action], svg:not(.usechat-icon), math, [onerror], [onload]"
+    )
     assert tab.run(f"document.querySelectorAll('article :is({elements})').length") == 0
     assert tab.run("window.hacked") is None
     assert {address.partition("?")[0].startswith(url) for _, address, _ in tab.look().requests} == {True}

@@ -77,8 +77,9 @@ def write_snippets(root: Path) -> None:
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(code, encoding="utf-8")
-        if "./usechat" in code:
-            shutil.copy(KIT, file.parent)
+        for printed in KIT.parent.iterdir():
+            if f'"./{printed.stem}"' in code:
+                shutil.copy(printed, file.parent)
 
 
 def compile_typescript(*arguments: str | Path) -> None:

@@ -6,10 +6,10 @@ import { Replay } from "./chat/Replay.tsx";
 import { Sidebar } from "./chat/Sidebar.tsx";
 import { SignIn } from "./chat/SignIn.tsx";
 import { Connection } from "./connection.ts";
+import type { ChatEntry } from "./kit.ts";
 import { readRecording, type Recording } from "./recording/file.ts";
 import { onSignedOut } from "./session.ts";
 import { type Agent, loadSettings, type Settings } from "./settings.ts";
-import type { ChatEntry } from "./transport.ts";
 import { Icon } from "./ui/icons.tsx";
 
 interface Place {
@@ -55,6 +55,7 @@ interface WindowProps {
 function Window({ agents, connection, chatId, link, go }: WindowProps) {
   const { agent, transport } = connection;
   const [chats, setChats] = useState<ChatEntry[]>([]);
+  const [next, setNext] = useState<string>();
   const [inspecting, setInspecting] = useState(false);
   const [isMenuOpen, setMenuOpen] = useState(false);
   const [recording, setRecording] = useState<Recording>();
@@ -62,7 +63,19 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
   const [problem, setProblem] = useState("");
   const title = chats.find(({ id }) => id === chatId)?.title ?? "";
 
-  const list = useCallback(() => void transport.chats().then(setChats, () => undefined), [transport]);
+  const list = useCallback(() => {
+    const show = (page: { chats: ChatEntry[]; next?: string }) => {
+      setChats(page.chats);
+      setNext(page.next);
+    };
+    void transport.chats().then(show, () => undefined);
+  }, [transport]);
+  const more = () => {
+    void transport.chats(next).then((page) => {
+      setChats([...chats, ...page.chats]);
+      setNext(page.next);
+    }, () => undefined);
+  };
   useEffect(list, [list]);
   useEffect(() => connection.onOthers(list), [connection, list]);
   useEffect(() => {
@@ -101,6 +114,7 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
         agents={agents}
         agent={agent}
         chats={chats}
+        more={next === undefined ? undefined : more}
         current={chatId}
         linkTo={link}
         open={open}

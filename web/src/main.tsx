@@ -8,7 +8,13 @@ import "./styles/inspector.css";
 import { createRoot } from "react-dom/client";
 
 import { App } from "./App.tsx";
+import { PART_STYLES } from "./kit.ts";
 import { loadSettings } from "./settings.ts";
+
+// As a sheet of its own, since the page's policy takes no element with a style.
+const partStyles = new CSSStyleSheet();
+partStyles.replaceSync(PART_STYLES);
+document.adoptedStyleSheets = [partStyles];
 
 const place = document.getElementById("root");
 if (place === null) throw new Error("The page has no root.");

@@ -7,9 +7,6 @@ export const token = {
   set: (value: string) => sessionStorage.setItem(KEY, value),
 };
 
-/** The server wants to know who asks. */
-export class SignedOut extends Error {}
-
 const listeners = new Set<() => void>();
 
 /** Calls back when the server asks for a sign-in; the value takes the callback away. */

@@ -3,7 +3,7 @@ import { useEffect } from "react";
 
 import type { Connection } from "../connection.ts";
 import { Inspector } from "../inspector/Inspector.tsx";
-import { DataPart } from "../parts/data/DataPart.tsx";
+import { DataPart } from "../kit.ts";
 import type { Recording } from "../recording/file.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Composer } from "./Composer.tsx";
@@ -47,7 +47,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
             />
           ))}
           {chat.transient.map(({ name, data }) => (
-            <DataPart key={name} name={name} data={data} answer={chat.actions.answer} />
+            <DataPart key={name} part={{ type: `data-${name}`, data }} answer={chat.actions.answer} />
           ))}
           {running && <p className="waiting" aria-hidden="true"><span /><span /><span /></p>}
           {error && <Failure text={messageOf(error)} retry={chat.retry} />}

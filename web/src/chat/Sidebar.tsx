@@ -1,13 +1,15 @@
 import { type MouseEvent, useState } from "react";
 
+import type { ChatEntry } from "../kit.ts";
 import type { Agent } from "../settings.ts";
-import type { ChatEntry } from "../transport.ts";
 import { Icon } from "../ui/icons.tsx";
 
 interface Props {
   agents: Agent[];
   agent: Agent;
   chats: ChatEntry[];
+  /** Shows older ones, if there are some. */
+  more: (() => void) | undefined;
   current: string;
   linkTo: (chatId: string) => string;
   open: (chatId: string) => void;
@@ -16,7 +18,7 @@ interface Props {
   choose: (agent: Agent) => void;
 }
 
-export function Sidebar({ agents, agent, chats, current, linkTo, open, begin, remove, choose }: Props) {
+export function Sidebar({ agents, agent, chats, more, current, linkTo, open, begin, remove, choose }: Props) {
   return (
     <nav className="sidebar" aria-label="Chats">
       <p className="brand">usechat</p>
@@ -38,6 +40,13 @@ export function Sidebar({ agents, agent, chats, current, linkTo, open, begin, re
         {chats.map((chat) => (
           <Entry key={chat.id} chat={chat} isCurrent={chat.id === current} href={linkTo(chat.id)} open={() => open(chat.id)} remove={() => remove(chat.id)} />
         ))}
+        {more && (
+          <li>
+            <button type="button" className="button quiet wide" onClick={more}>
+              Older chats
+            </button>
+          </li>
+        )}
       </ul>
     </nav>
   );

@@ -75,9 +75,9 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
   }, []);
 
   const actions = useMemo<MessageActions>(() => {
-    const answered = (questionId: string, value: string) => {
+    const answered = (questionId: string, value: string | boolean) => {
       void transport.answer(questionId, value).then((isTaken) => {
-        if (!isTaken) void latest.current.sendMessage({ text: value });
+        if (!isTaken) void latest.current.sendMessage({ text: value === true ? "Yes" : value === false ? "No" : value });
       });
     };
     return {

@@ -25,6 +25,8 @@ export interface Turn {
   status: number | undefined;
   firstByte: number | undefined;
   bytes: number;
+  /** How often it was connected to: more than once if the connection was lost. */
+  connections: number;
   chunks: RecordedChunk[];
   /** The types of its chunks. */
   types: Set<string>;
@@ -58,6 +60,7 @@ export class Recorder {
       status: undefined,
       firstByte: undefined,
       bytes: 0,
+      connections: 0,
       chunks: [],
       types: new Set(),
       ended: false,
@@ -70,6 +73,12 @@ export class Recorder {
   forget(turn: Turn): void {
     this.turns = this.turns.filter((other) => other !== turn);
     this.changed();
+  }
+
+  /** The turn that a stream goes on with, by the id of the event after which it does. */
+  interrupted(chatId: string, after: string): Turn | undefined {
+    const mark = after.slice(0, after.lastIndexOf("."));
+    return this.turns.findLast((turn) => turn.chatId === chatId && mark !== "" && turn.id?.startsWith(mark));
   }
 
   latest(chatId: string): Turn | undefined {
@@ -90,6 +99,8 @@ export class Recorder {
   /** Passes a body on, and records what it holds. */
   tap(turn: Turn, body: ReadableStream<Uint8Array>): ReadableStream<Uint8Array> {
     const parser = new SseParser();
+    turn.ended = false;
+    turn.connections += 1;
     const end = () => {
       turn.ended = true;
       this.changed();
