@@ -39,7 +39,7 @@ export const todo = (message: Message): unknown =>
 
 export function Shown({ message, answer }: { message: Message; answer: AnswerQuestion }) {
   return message.parts.map((part, index) =>
-    part.type === "text" ? <p key={index}>{part.text}</p> : <DataPart key={index} part={part} live={false} answer={answer} />,
+    part.type === "text" ? part.text : <DataPart key={index} part={part} live={false} answer={answer} />,
   );
 }
 
@@ -179,7 +179,8 @@ def test_an_app_shows_each_part(chromium: Chromium, tmp_path: Path) -> None:
     parts = [{"type": kind, "text": "", "data": data} for kind, data in PARTS]
     message = json.dumps({"id": "1", "role": "assistant", "parts": parts})
     page = root / "index.html"
-    element = f'<style>:root {{ color-scheme: light dark }}</style><script id="message" type="application/json">{message}</script></head>'
+    style = "<style>:root { color-scheme: light dark }</style>"
+    element = f'{style}<script id="message" type="application/json">{message}</script></head>'
     page.write_text(page.read_text("utf-8").replace("</head>", element), encoding="utf-8")
     chromium.serve(root, port)
     with chromium.opened(f"http://localhost:{port}") as tab:
