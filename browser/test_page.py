@@ -22,6 +22,7 @@ from page_agent import ATTACKS, agent
 from usechat import create_app
 from usechat.server.auth import BearerTokens
 from usechat.server.page import BUILT, PageAgent, page_routes
+from wire import wire
 
 AXE: Final = (HERE.parent / "web" / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
 FAULTS: Final = """
@@ -158,6 +159,21 @@ def test_a_page_that_is_loaded_again_reads_on(tab: Tab, url: str) -> None:
     tab.wait_for(button("Send"))
     assert tab.wait_for(LAST) == "It begins, and it ends."
     assert tab.run("document.querySelectorAll('article').length") == 2
+
+
+def test_a_lost_connection_is_not_seen(chromium: Chromium, url: str) -> None:
+    with wire(url) as (address, connection), chromium.opened(address, **WIDE) as tab:
+        tab.click(button("Inspector"))
+        say(tab, "slowly")
+        tab.wait_for(f"{LAST} >> text=0 1 2")
+        connection.cut()
+        tab.wait_for_attached(ANSWERED)
+        assert tab.wait_for(LAST).split() == [str(number) for number in range(50)]
+        # What came before and after is one turn.
+        tab.wait_for('role=region[name="Inspector"] >> text="accepted"')
+        assert tab.wait_for('dl:has-text("Connections") >> dd >> nth=-1') == "2"
+        assert tab.run("document.querySelector('select[aria-label=Turn]').length") == 1
+        assert [problem for problem in tab.look().problems if "net::ERR_" not in problem] == []
 
 
 def test_a_second_tab_shows_the_same(tab: Tab, chromium: Chromium, url: str) -> None:

@@ -5,12 +5,9 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
-import threading
 import time
-from collections.abc import AsyncGenerator, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +18,7 @@ from chromium import HERE, Chromium, Tab
 from loopback import SECONDS, free_port, message, serving
 from usechat import Chat, create_app
 from usechat.server.auth import BearerTokens
+from wire import wire
 
 ROOT: Final = HERE.parent
 KIT: Final = ROOT / "src" / "usechat" / "kit" / "usechat.ts"
@@ -107,50 +105,6 @@ async def count(chat: Chat) -> AsyncGenerator[str, None]:
 
 def counted(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\[(\d+)\]", text)]
-
-
-class Wire:
-    """A way to a server that can be cut."""
-
-    def __init__(self, listener: socket.socket, port: int) -> None:
-        self._listener = listener
-        self._port = port
-        self._ends: list[socket.socket] = []
-
-    def serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, far = self._listener.accept()[0], socket.create_connection(("127.0.0.1", self._port))
-                self._ends += [near, far]
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass, args=ends).start()
-
-    def cut(self) -> None:
-        for end in self._ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self._ends.clear()
-
-    def _pass(self, start: socket.socket, end: socket.socket) -> None:
-        with suppress(OSError):
-            while piece := start.recv(65_536):
-                end.sendall(piece)
-        for side in (start, end):
-            with suppress(OSError):
-                side.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def wire(url: str) -> Generator[tuple[str, Wire], None, None]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        laid = Wire(listener, int(url.rpartition(":")[2]))
-        thread = threading.Thread(target=laid.serve)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", laid
-        listener.shutdown(socket.SHUT_RDWR)
-        laid.cut()
-        thread.join(SECONDS)
 
 
 def until_stopped(tab: Tab) -> None:
