@@ -98,15 +98,16 @@ class Tab:
     def attach(self, selector: str, file: Path) -> None:
         self._call("setInputFiles", selector, str(file))
 
-    def drop(self, selector: str, name: str, content: str) -> None:
-        """Drop a file on an element."""
+    def drop(self, selector: str, name: str, content: str) -> bool:
+        """Drop a file on an element, and tell whether the browser would open it in place of the page."""
         given = json.dumps([selector, name, content])
-        self.run(f"""(() => {{
+        return self.run(f"""(() => {{
           const [selector, name, content] = {given};
           const dataTransfer = new DataTransfer();
-          dataTransfer.items.add(new File([content], name));
+          const type = name.endsWith(".txt") ? "text/plain" : "";
+          dataTransfer.items.add(new File([content], name, {{ type }}));
           const drop = new DragEvent("drop", {{ dataTransfer, bubbles: true, cancelable: true }});
-          document.querySelector(selector).dispatchEvent(drop);
+          return document.querySelector(selector).dispatchEvent(drop);
         }})()""")
 
     def download(self, selector: str, path: Path) -> Path:

@@ -88,6 +88,8 @@ PARTS: Final[list[tuple[str, Any]]] = [
     ("data-agent-status", {"status": "streaming"}),
     ("data-agent-error", {"nodeId": "pilot", "message": "Aground."}),
     ("data-flow-status", {"status": "complete", "flowName": "Harbour"}),
+    ("data-flow-event", {"type": "edge:fire", "from": "pilot", "to": "crew"}),
+    ("data-flow-event", {"type": "state:patch", "patch": {}}),
     ("data-node", {"nodeId": "pilot", "status": "skipped", "reason": "no wind"}),
     # As a session asks: its actions are the options, too.
     ("data-question", QUESTION | {"questionId": "1", "options": ["Red"], "actions": [{"id": "r", "label": "Red"}]}),
@@ -134,6 +136,8 @@ Listed log.md, 3 entries
 Runs make
 pilot: Aground.
 Harbour: complete
+pilot → crew
+state:patch
 pilot skipped, no wind
 Which boat?
 Red

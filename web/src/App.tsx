@@ -7,7 +7,7 @@ import { Sidebar } from "./chat/Sidebar.tsx";
 import { SignIn } from "./chat/SignIn.tsx";
 import { Connection } from "./connection.ts";
 import type { ChatEntry } from "./kit.ts";
-import { readRecording, type Recording } from "./recording/file.ts";
+import { isRecording, readRecording, type Recording } from "./recording/file.ts";
 import { onSignedOut } from "./session.ts";
 import { type Agent, loadSettings, type Settings } from "./settings.ts";
 import { Icon } from "./ui/icons.tsx";
@@ -83,10 +83,12 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
   }, [title]);
 
   const drop = (event: DragEvent) => {
-    const file = [...event.dataTransfer.files].find(({ name }) => name.endsWith(".jsonl"));
-    if (event.defaultPrevented || file === undefined) return;
+    const file = [...event.dataTransfer.files].find(isRecording);
+    // What is not taken would be opened by the browser, in place of the chat.
     event.preventDefault();
+    if (file === undefined) return;
     void readRecording(file).then((read) => {
+      setProblem("");
       setRecording(read);
       setReplays(replays + 1);
       setInspecting(true);
@@ -94,6 +96,7 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
   };
   const open = (id: string) => {
     setRecording(undefined);
+    setProblem("");
     setMenuOpen(false);
     go({ agent, chatId: id });
   };

@@ -56,6 +56,8 @@ export type UsechatDataParts = DeepAgentDataParts & {
   /** What the agent of a session does, or its `position` in the queue. */
   "agent-status": { status: string; detail?: string; position?: number };
   "agent-error": { nodeId?: string; message: string };
+  /** What a flow tells of itself, such as the way from one node to the next. */
+  "flow-event": { type: string; from?: string; to?: string };
   "flow-status": { status: "running" | "paused" | "complete" | "failed" | "aborted"; flowName: string };
   node: { nodeId: string; runId?: string; status: "running" | "complete" | "failed" | "skipped"; reason?: string };
   question: { questionId: string; state: "open" | "answered" | "expired"; text: string; options?: string[]; answer?: string | boolean };
@@ -126,6 +128,7 @@ const VIEWS: Views = {
   "agent-status": AgentStatus,
   batch: ({ data, ...rest }) =>
     list(data.events).map(({ type, ...event }, index) => <DataPart key={index} part={{ type: `data-${type}`, data: event }} {...rest} />),
+  "flow-event": FlowEvent,
   "flow-status": FlowStatus,
   interrupt: Interrupt,
   node: NodeStatus,
@@ -150,9 +153,13 @@ export function DataPart({ part, live = true, answer = () => {} }: DataPartProps
   if (line) return <EventLine line={line} event={fields(part.data) ?? {}} />;
   const View = own(VIEWS, name) as ((given: { data: unknown; answer: AnswerQuestion; live: boolean }) => ReactNode) | undefined;
   if (View) return <View data={fields(part.data)} answer={answer} live={live} />;
+  return <Unknown name={name} data={part.data} />;
+}
+
+function Unknown({ name, data }: { name: string; data: unknown }) {
   return (
     <Fold className="usechat-card" summary={<b className="usechat-grow">{name}</b>}>
-      <Json value={part.data} label={name} />
+      <Json value={data} label={name} />
     </Fold>
   );
 }
@@ -223,6 +230,11 @@ function NodeStatus({ data: { nodeId, status, reason } }: { data: UsechatDataPar
       {text(reason) && `, ${text(reason)}`}
     </Status>
   );
+}
+
+function FlowEvent({ data }: { data: UsechatDataParts["flow-event"] }) {
+  if (data.type !== "edge:fire") return <Unknown name={text(data.type) || "flow-event"} data={data} />;
+  return <EventLine line={{ icon: "flow", says: () => `${text(data.from)} → ${text(data.to)}` }} event={data} />;
 }
 
 const TONES: Record<string, string> = { complete: "good", failed: "bad", aborted: "bad", error: "bad", skipped: "soft", idle: "soft" };
@@ -343,6 +355,7 @@ export const ICONS = {
   close: "m6 6 12 12M18 6 6 18",
   edit: "m4 20 1-4L16 5l3 3L8 19zM14 7l3 3",
   file: "M6 3h8l4 4v14H6zM14 3v4h4",
+  flow: "M6 4a2 2 0 1 0 0 4 2 2 0 0 0 0-4zm12 12a2 2 0 1 0 0 4 2 2 0 0 0 0-4zM6 8v4a4 4 0 0 0 4 4h6",
   globe: "M12 4a8 8 0 1 0 0 16 8 8 0 0 0 0-16zM4 12h16M12 4c5 5 5 11 0 16M12 4c-5 5-5 11 0 16",
   question: "M9.5 9a2.5 2.5 0 1 1 3.5 2.3c-.7.3-1 .8-1 1.7M12 16.5v.01M12 3.5a8.5 8.5 0 1 0 0 17 8.5 8.5 0 0 0 0-17z",
   terminal: "m5 8 4 4-4 4M12 16h7",
@@ -360,10 +373,12 @@ export function Drawing({ d }: { d: string }) {
 
 /** The style of all of this, in the colours of whatever text is around it; the custom properties set others. */
 export const PART_STYLES = `
-.usechat-card, .usechat-event, .usechat-status, .usechat-fold {
+.usechat-card, .usechat-event, .usechat-status, .usechat-fold, .usechat-json {
   --_line: var(--usechat-line, color-mix(in srgb, currentColor 16%, transparent));
   --_sunken: var(--usechat-sunken, color-mix(in srgb, currentColor 6%, transparent));
   --_accent: var(--usechat-accent, #12806f);
+}
+.usechat-card, .usechat-event, .usechat-status, .usechat-fold {
   min-width: 0; margin: var(--usechat-gap, 8px) 0; overflow-wrap: anywhere;
 }
 .usechat-card { display: flex; flex-direction: column; gap: 10px; padding: 14px 16px; border: 1px solid var(--_line); border-radius: 12px;

@@ -1,10 +1,10 @@
 import { isToolUIPart, type UIMessage } from "ai";
-import { useEffect } from "react";
+import { type DragEvent, useEffect, useState } from "react";
 
 import type { Connection } from "../connection.ts";
 import { Inspector } from "../inspector/Inspector.tsx";
 import { DataPart } from "../kit.ts";
-import type { Recording } from "../recording/file.ts";
+import { isRecording, type Recording } from "../recording/file.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Composer } from "./Composer.tsx";
 import { Message } from "./Message.tsx";
@@ -27,13 +27,15 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
   const chat = useConversation(connection, id, loaded, played);
   const { messages, running, error } = chat;
   const last = messages.at(-1);
+  const [dropped, setDropped] = useState<File[]>([]);
+  const drop = (event: DragEvent) => setDropped([...event.dataTransfer.files].filter((file) => !isRecording(file)));
   useEffect(() => {
     if (messages.length > 0) onTurn();
   }, [running]);
 
   return (
     <>
-      <main className="chat">
+      <main className="chat" onDrop={drop}>
         <Transcript busy={running} count={messages.length}>
           {messages.length === 0 && !running && <Welcome prompts={connection.agent.prompts} send={(text) => chat.send(text, [])} />}
           {messages.map((message) => (
@@ -53,7 +55,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
           {error && <Failure text={messageOf(error)} retry={chat.retry} />}
         </Transcript>
         <div className="column foot">
-          <Composer running={running} send={chat.send} stop={chat.stop} />
+          <Composer running={running} dropped={dropped} send={chat.send} stop={chat.stop} />
         </div>
         <p role="status" className="unseen">
           {statusOf(chat.status, chat.isStopped, last)}
@@ -95,6 +97,8 @@ function Failure({ text, retry }: { text: string; retry: () => void }) {
 
 /** What the server said, which some servers wrap in JSON. */
 function messageOf(error: Error): string {
+  // What browsers say of a request that reached nobody, each in its own words.
+  if (error instanceof TypeError) return "The server could not be reached.";
   try {
     const told = (JSON.parse(error.message) as { error?: unknown } | null)?.error;
     return typeof told === "string" ? told : error.message;

@@ -87,7 +87,8 @@ function TurnView({ turn, client, messages }: { turn: Turn; client: string; mess
           Recording
         </button>
         {turn.kind === "asked" && (
-          <div className="row" role="group" aria-label="The request in other words">
+          <div className="row" role="group" aria-label="Copy the request as a program">
+            <span className="muted">Copy as</span>
             <CopyButton text={() => asCurl(turn)} label="curl" shown="curl" />
             <CopyButton text={() => asPython(turn)} label="Python" shown="Python" />
             <CopyButton text={() => asUseChat(turn)} label="useChat" shown="useChat" />
