@@ -11,7 +11,7 @@ import msgspec
 
 from node import Node
 
-__all__ = ["HERE", "Chromium", "Seen", "Tab"]
+__all__ = ["HERE", "SCREENSHOTS", "Chromium", "Seen", "Tab"]
 
 HERE = Path(__file__).parent
 SCREENSHOTS = HERE / "screenshots"
