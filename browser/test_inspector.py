@@ -19,7 +19,7 @@ from chromium import HERE, Chromium, Tab
 from loopback import SECONDS, free_port, serving
 from nginx import Nginx
 from page_agent import agent
-from page_steps import BOX, LAST, WIDE, ask, button
+from page_steps import BOX, LAST, STATUS, WIDE, ask, button, say
 from usechat import create_app
 from usechat.server.auth import BearerTokens
 from usechat.server.page import PageAgent, page_routes
@@ -40,6 +40,29 @@ def test_the_inspector_has_each_chunk_and_the_verdict(tab: Tab) -> None:
     tab.wait_for_hidden('role=option >> text="text-delta"')
     tab.click(button("Close"))
     tab.wait_for_hidden(region)
+
+
+def test_the_inspector_tells_a_websocket_from_server_sent_events(tab: Tab, tmp_path: Path) -> None:
+    region = 'role=region[name="Inspector"]'
+    tab.click(button("Inspector"))
+    tab.click(button("WebSocket"))
+    assert ask(tab, "Good morning") == "You said: Good morning"
+    assert tab.wait_for(f"{region} >> header >> .badge") == "WebSocket"
+    assert tab.wait_for(f"{region} >> .verdict").startswith("accepted")
+    tab.click('role=option >> text="finish-step"')
+    assert tab.wait_for('role=group[name="Raw"]').startswith('{"type":"chunk","requestId":')
+    [request] = [
+        json.loads(line) for line in tab.download(button("Recording"), tmp_path / "a").read_text().splitlines()
+    ][:1]
+    assert request["request"]["message"]["parts"] == [{"type": "text", "text": "Good morning"}]
+
+    say(tab, "long")
+    tab.wait_for("text=It begins 0 1 2")
+    tab.click(button("Stop"))
+    tab.wait_for_attached(STATUS.format("The answer was stopped."))
+    tab.click(button("SSE"))
+    ask(tab, "Good night")
+    assert tab.wait_for(f"{region} >> header >> .badge") == "SSE"
 
 
 async def broken_chat(_request: Request) -> Response:

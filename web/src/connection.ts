@@ -1,5 +1,6 @@
 /** What a page has with one agent: the transport, the record of its streams, and the other tabs. */
 import { Recorder } from "./recording/recorder.ts";
+import { tappedSocket } from "./recording/socket.ts";
 import { tapped } from "./recording/tap.ts";
 import { signedFetch } from "./session.ts";
 import type { Agent } from "./settings.ts";
@@ -21,7 +22,8 @@ export class Connection {
     const fetch = tapped(agent.path, this.recorder, base, (turn) => {
       if (turn.kind === "asked") this.changed(turn.chatId);
     });
-    this.transport = new Transport(agent, fetch);
+    const socket = tappedSocket(new URL(agent.path, location.href).href, this.recorder, (turn) => this.changed(turn.chatId));
+    this.transport = new Transport(agent, fetch, socket);
   }
 
   /** Calls back with the chat that another tab has changed; the value takes the callback away. */

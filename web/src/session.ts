@@ -15,10 +15,13 @@ export function onSignedOut(callback: () => void): () => void {
   return () => listeners.delete(callback);
 }
 
+/** The headers that say who asks. */
+export const signature = (): Record<string, string> => (token.get() ? { authorization: `Bearer ${token.get()}` } : {});
+
 /** `fetch` with the token, if there is one. */
 export const signedFetch: typeof fetch = async (input, init) => {
   const headers = new Headers(init?.headers);
-  if (token.get()) headers.set("authorization", `Bearer ${token.get()}`);
+  Object.entries(signature()).forEach(([name, value]) => headers.set(name, value));
   const response = await fetch(input, { ...init, headers });
   if (response.status === 401) listeners.forEach((callback) => callback());
   return response;

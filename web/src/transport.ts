@@ -1,28 +1,47 @@
 /** The chat of one agent on the server: sends, reads on, stops, lists and deletes. */
-import { type ChatTransport, DefaultChatTransport, type UIMessage } from "ai";
+import { type ChatTransport, DefaultChatTransport, type UIMessage, WebSocketChatTransport, type WebSocketChatTransportInitOptions } from "ai";
 
 import { type ChatEntry, UsechatTransport } from "./kit.ts";
+import { signature } from "./session.ts";
 import type { Agent } from "./settings.ts";
 
+type Socket = NonNullable<WebSocketChatTransportInitOptions<UIMessage>["webSocket"]>;
+export type Wire = "SSE" | "WebSocket";
+
 export class Transport implements ChatTransport<UIMessage> {
+  /** Over what the next answer comes. */
+  wire: Wire = "SSE";
   readonly #agent: Agent;
   readonly #fetch: typeof fetch;
   readonly #kept: UsechatTransport;
   /** Where the server keeps no messages, all of them are sent, and what is cut is lost. */
   readonly #sent: DefaultChatTransport<UIMessage>;
 
-  constructor(agent: Agent, fetch: typeof globalThis.fetch) {
+  /** Opens a socket when it is first used. */
+  readonly #socket: WebSocketChatTransport<UIMessage>;
+
+  constructor(agent: Agent, fetch: typeof globalThis.fetch, webSocket: typeof WebSocket) {
     this.#agent = agent;
     this.#fetch = fetch;
     this.#kept = new UsechatTransport({ api: agent.path, fetch });
     this.#sent = new DefaultChatTransport({ api: agent.path, fetch });
+    this.#socket = new WebSocketChatTransport({
+      url: agent.socket ?? "",
+      // It may be given bytes of memory that is shared, which nobody sends here.
+      webSocket: webSocket as Socket,
+      headers: signature,
+      prepareSendMessagesRequest: ({ messages }) => ({ messages: agent.keeps ? messages.slice(-1) : messages }),
+    });
   }
 
-  readonly sendMessages: ChatTransport<UIMessage>["sendMessages"] = (options) =>
-    (this.#agent.keeps ? this.#kept : this.#sent).sendMessages(options);
+  readonly sendMessages: ChatTransport<UIMessage>["sendMessages"] = (options) => this.#used().sendMessages(options);
 
-  readonly reconnectToStream: ChatTransport<UIMessage>["reconnectToStream"] = (options) =>
-    (this.#agent.keeps ? this.#kept : this.#sent).reconnectToStream(options);
+  readonly reconnectToStream: ChatTransport<UIMessage>["reconnectToStream"] = (options) => this.#used().reconnectToStream(options);
+
+  #used(): ChatTransport<UIMessage> {
+    if (this.wire === "WebSocket") return this.#socket;
+    return this.#agent.keeps ? this.#kept : this.#sent;
+  }
 
   /** Stops an agent that an aborted request does not stop. */
   async halt(chatId: string, turn: string | undefined): Promise<void> {

@@ -19,7 +19,7 @@ export function Replay({ recording, agent, inspecting, closeInspector, close }: 
   const player = useMemo(() => new Player(recording), [recording]);
   const [speed, setSpeed] = useState<Speed>(1);
   const connection = useMemo(() => {
-    const played = { ...agent, keeps: false, lists: false, prompts: [] };
+    const played = { ...agent, keeps: false, lists: false, prompts: [], socket: null };
     return new Connection(played, player.fetch);
   }, [agent, player]);
   const choose = (chosen: 1 | 4) => {

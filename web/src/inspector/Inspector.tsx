@@ -4,6 +4,7 @@ import { useState, useSyncExternalStore } from "react";
 import type { Connection } from "../connection.ts";
 import { download } from "../recording/file.ts";
 import type { RecordedChunk, Turn } from "../recording/recorder.ts";
+import type { Transport, Wire } from "../transport.ts";
 import { CopyButton } from "../ui/CopyButton.tsx";
 import { Icon } from "../ui/icons.tsx";
 import { Detail } from "./Detail.tsx";
@@ -50,7 +51,26 @@ export function Inspector({ connection, chatId, messages, close }: Props) {
       ) : (
         <p className="muted empty">What the server sends from now on is shown here, chunk by chunk.</p>
       )}
+      {agent.socket !== null && <WireChoice transport={connection.transport} />}
     </aside>
+  );
+}
+
+function WireChoice({ transport }: { transport: Transport }) {
+  const [wire, setWire] = useState(transport.wire);
+  const choose = (chosen: Wire) => {
+    transport.wire = chosen;
+    setWire(chosen);
+  };
+  return (
+    <footer className="row" role="group" aria-label="Next answer over">
+      <span className="muted">Next answer over</span>
+      {(["SSE", "WebSocket"] as const).map((name) => (
+        <button key={name} type="button" className="button small choice" aria-pressed={wire === name} onClick={() => choose(name)}>
+          {name}
+        </button>
+      ))}
+    </footer>
   );
 }
 

@@ -1,7 +1,8 @@
 /** Keeps what came over the wire, with the time of each chunk, for the inspector. */
 import type { UIMessage } from "ai";
 
-import { SseParser } from "./sse.ts";
+import type { Wire } from "../transport.ts";
+import { type SseEvent, SseParser } from "./sse.ts";
 
 export interface RecordedChunk {
   /** Milliseconds since the request was sent. */
@@ -17,7 +18,7 @@ export interface Turn {
   /** The server's name for it, which reconnecting needs. */
   id: string | undefined;
   kind: "asked" | "resumed";
-  transport: "SSE";
+  transport: Wire;
   request: { url: string; body: string };
   /** The message that the stream continues, if it does. */
   continues: UIMessage | undefined;
@@ -50,12 +51,12 @@ export class Recorder {
     return () => this.#listeners.delete(listener);
   };
 
-  begin(told: Pick<Turn, "chatId" | "kind" | "request" | "continues">): Turn {
+  begin(told: Pick<Turn, "chatId" | "kind" | "request" | "continues">, transport: Wire = "SSE"): Turn {
     const turn: Turn = {
       ...told,
       key: this.#made++,
       id: undefined,
-      transport: "SSE",
+      transport,
       started: performance.now(),
       status: undefined,
       firstByte: undefined,
@@ -138,11 +139,16 @@ export class Recorder {
   }
 
   #take(turn: Turn, parser: SseParser, bytes: Uint8Array): void {
+    const events = parser.feed(bytes).filter(({ data }) => data !== "" && data !== "[DONE]");
+    this.add(turn, bytes.length, events);
+  }
+
+  /** Keeps what came now. */
+  add(turn: Turn, bytes: number, events: SseEvent[]): void {
     const at = performance.now() - turn.started;
     turn.firstByte ??= at;
-    turn.bytes += bytes.length;
-    for (const { raw, data } of parser.feed(bytes)) {
-      if (data === "" || data === "[DONE]") continue;
+    turn.bytes += bytes;
+    for (const { raw, data } of events) {
       const type = typeOf(data);
       turn.types.add(type);
       turn.chunks.push({ at, type, raw, data });

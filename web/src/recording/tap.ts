@@ -60,14 +60,16 @@ function resumedChat(api: string, { pathname }: URL): string | undefined {
   return decodeURIComponent(pathname.slice(path.length, -end.length));
 }
 
+/** The message that an answer continues: one of the assistant's that was sent. */
+export const continuedBy = (message: UIMessage | undefined) => (message?.role === "assistant" ? message : undefined);
+
 function recorded(api: string, recorder: Recorder, url: URL, init: RequestInit | undefined): Turn | undefined {
   const path = new URL(api, location.href).pathname;
   if (init?.method === "POST" && url.pathname === path && typeof init.body === "string") {
     const posted = JSON.parse(init.body) as Posted;
     const last = posted.message ?? posted.messages?.at(-1);
-    const continues = last?.role === "assistant" ? last : undefined;
     const request = { url: url.href, body: init.body };
-    return recorder.begin({ chatId: posted.id, kind: "asked", request, continues });
+    return recorder.begin({ chatId: posted.id, kind: "asked", request, continues: continuedBy(last) });
   }
   const chatId = resumedChat(api, url);
   if (chatId === undefined) return undefined;
