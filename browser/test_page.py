@@ -288,6 +288,44 @@ def test_the_keyboard_is_enough(tab: Tab) -> None:
     tab.wait_for("text=It is deleted.")
 
 
+def test_escape_closes_what_lies_over_the_chat_and_gives_the_keyboard_back(tab: Tab) -> None:
+    focused = "document.activeElement.ariaLabel || document.activeElement.innerText"
+    tab.look_like("light", 390)
+    tab.click(button("Inspector"))
+    tab.wait_for('role=region[name="Inspector"]')
+    assert tab.run(focused) == "Close"
+    tab.press(":focus", "Escape")
+    tab.wait_for_hidden('role=region[name="Inspector"]')
+    assert tab.run(focused) == "Inspector"
+    tab.click(button("List of chats"))
+    tab.wait_for(button("New chat"))
+    tab.press(":focus", "Escape")
+    tab.wait_for_hidden(button("New chat"))
+    assert tab.run(focused) == "List of chats"
+    tab.look_like("light", 1440)
+
+
+def test_what_cannot_be_loaded_can_be_tried_again(tab: Tab, url: str) -> None:
+    ask(tab, "Good morning")
+    tab.run("window.kept = window.fetch; window.fetch = () => Promise.reject(new TypeError('Load failed'))")
+    tab.click(button("New chat"))
+    assert tab.wait_for("role=alert >> span") == "The server could not be reached."
+    tab.run("window.fetch = window.kept")
+    tab.click(button("Retry"))
+    assert ask(tab, "Good night") == "You said: Good night"
+
+
+def test_what_could_not_be_sent_can_be_sent_again(tab: Tab) -> None:
+    tab.wait_for(BOX)
+    tab.run("window.kept = window.fetch; window.fetch = () => Promise.reject(new TypeError('Load failed'))")
+    say(tab, "Good morning")
+    assert tab.wait_for("role=alert >> span") == "The server could not be reached."
+    tab.run("window.fetch = window.kept")
+    tab.click(button("Retry"))
+    assert tab.wait_for(f"{LAST} >> text=You said: Good morning")
+    assert tab.run("document.querySelectorAll('article').length") == 2
+
+
 def test_a_token_is_asked_for_and_kept_for_the_tab(chromium: Chromium) -> None:
     app = create_app(agent, page=True, authenticate=BearerTokens({"sesame": "ada"}))
     with serving(app) as url, chromium.opened(url) as tab:

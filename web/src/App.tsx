@@ -1,10 +1,11 @@
 import { generateId, type UIMessage } from "ai";
-import { type DragEvent, useCallback, useEffect, useMemo, useState } from "react";
+import { type DragEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
 
-import { Conversation } from "./chat/Conversation.tsx";
+import { Conversation, Failure } from "./chat/Conversation.tsx";
 import { Replay } from "./chat/Replay.tsx";
 import { Sidebar } from "./chat/Sidebar.tsx";
 import { SignIn } from "./chat/SignIn.tsx";
+import { messageOf } from "./chat/errors.ts";
 import { Connection } from "./connection.ts";
 import type { ChatEntry } from "./kit.ts";
 import { isRecording, readRecording, type Recording } from "./recording/file.ts";
@@ -61,6 +62,17 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
   const [recording, setRecording] = useState<Recording>();
   const [replays, setReplays] = useState(0);
   const [problem, setProblem] = useState("");
+  const inspectorButton = useRef<HTMLButtonElement>(null);
+  const menuButton = useRef<HTMLButtonElement>(null);
+  // The keyboard goes back to where it came from.
+  const closeInspector = () => {
+    setInspecting(false);
+    inspectorButton.current?.focus();
+  };
+  const closeMenu = () => {
+    setMenuOpen(false);
+    menuButton.current?.focus();
+  };
   const title = chats.find(({ id }) => id === chatId)?.title ?? "";
 
   const list = useCallback(() => {
@@ -112,6 +124,9 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
       className={`window ${inspecting ? "inspecting" : ""} ${isMenuOpen ? "menu-open" : ""}`}
       onDragOver={(event) => event.preventDefault()}
       onDrop={drop}
+      onKeyDown={({ key }) => {
+        if (key === "Escape" && isMenuOpen) closeMenu();
+      }}
     >
       <Sidebar
         agents={agents}
@@ -125,16 +140,16 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
         remove={remove}
         choose={(chosen) => go({ agent: chosen, chatId: generateId() })}
       />
-      {isMenuOpen && <button type="button" className="veil" aria-label="Close the list of chats" onClick={() => setMenuOpen(false)} />}
+      {isMenuOpen && <button type="button" className="veil" aria-label="Close the list of chats" onClick={closeMenu} />}
       <header className="bar">
-        <button type="button" className="button quiet menu" aria-label="List of chats" aria-expanded={isMenuOpen} onClick={() => setMenuOpen(!isMenuOpen)}>
+        <button ref={menuButton} type="button" className="button quiet menu" aria-label="List of chats" aria-expanded={isMenuOpen} onClick={() => setMenuOpen(!isMenuOpen)}>
           <Icon name="menu" />
         </button>
         <p className="title" dir="auto">
           {title || agent.name || "New conversation"}
         </p>
         {problem && <p role="alert" className="problem">{problem}</p>}
-        <button type="button" className="button" aria-expanded={inspecting} onClick={() => setInspecting(!inspecting)}>
+        <button ref={inspectorButton} type="button" className="button" aria-expanded={inspecting} onClick={() => setInspecting(!inspecting)}>
           <Icon name="inspect" />
           Inspector
         </button>
@@ -145,7 +160,7 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
           recording={recording}
           agent={agent}
           inspecting={inspecting}
-          closeInspector={() => setInspecting(false)}
+          closeInspector={closeInspector}
           close={() => setRecording(undefined)}
         />
       ) : (
@@ -156,7 +171,7 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
               id={chatId}
               loaded={loaded}
               inspecting={inspecting}
-              closeInspector={() => setInspecting(false)}
+              closeInspector={closeInspector}
               onTurn={list}
             />
           )}
@@ -176,17 +191,22 @@ interface LoadedProps {
 function Loaded({ connection, chatId, children }: LoadedProps) {
   const [messages, setMessages] = useState<UIMessage[]>();
   const [problem, setProblem] = useState("");
+  const [attempts, setAttempts] = useState(0);
   useEffect(() => {
     let isHere = true;
     connection.transport.messages(chatId).then(
       (found) => isHere && setMessages(found),
-      (error: unknown) => isHere && setProblem(error instanceof Error ? error.message : ""),
+      (error: unknown) => isHere && setProblem(messageOf(error)),
     );
     return () => {
       isHere = false;
     };
-  }, [connection, chatId]);
-  if (problem) return <main className="chat"><p role="alert" className="notice bad">{problem}</p></main>;
+  }, [connection, chatId, attempts]);
+  const retry = () => {
+    setProblem("");
+    setAttempts(attempts + 1);
+  };
+  if (problem) return <main className="chat column"><Failure text={problem} retry={retry} /></main>;
   if (messages === undefined) return <main className="chat" aria-busy="true" />;
   return children(messages);
 }

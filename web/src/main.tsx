@@ -22,5 +22,9 @@ const root = createRoot(place);
 
 loadSettings().then(
   (settings) => root.render(<App settings={settings} />),
-  () => root.render(<p role="alert">The server cannot be reached. Load the page again.</p>),
+  () => root.render(
+      <main className="signin">
+        <p role="alert" className="notice bad">The server cannot be reached. Load the page again.</p>
+      </main>,
+    ),
 );

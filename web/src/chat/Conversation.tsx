@@ -7,6 +7,7 @@ import { DataPart } from "../kit.ts";
 import { isRecording, type Recording } from "../recording/file.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Composer } from "./Composer.tsx";
+import { messageOf } from "./errors.ts";
 import { Message } from "./Message.tsx";
 import { Transcript } from "./Transcript.tsx";
 import { useConversation } from "./useConversation.ts";
@@ -83,7 +84,7 @@ function Welcome({ prompts, send }: { prompts: string[]; send: (text: string) =>
   );
 }
 
-function Failure({ text, retry }: { text: string; retry: () => void }) {
+export function Failure({ text, retry }: { text: string; retry: () => void }) {
   return (
     <div role="alert" className="notice bad">
       <Icon name="alert" />
@@ -93,18 +94,6 @@ function Failure({ text, retry }: { text: string; retry: () => void }) {
       </button>
     </div>
   );
-}
-
-/** What the server said, which some servers wrap in JSON. */
-function messageOf(error: Error): string {
-  // What browsers say of a request that reached nobody, each in its own words.
-  if (error instanceof TypeError) return "The server could not be reached.";
-  try {
-    const told = (JSON.parse(error.message) as { error?: unknown } | null)?.error;
-    return typeof told === "string" ? told : error.message;
-  } catch {
-    return error.message || "Something went wrong.";
-  }
 }
 
 function statusOf(status: string, isStopped: boolean, last: UIMessage | undefined): string {

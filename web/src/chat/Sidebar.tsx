@@ -1,4 +1,4 @@
-import { type MouseEvent, useState } from "react";
+import { type MouseEvent, useId, useState } from "react";
 
 import type { ChatEntry } from "../kit.ts";
 import type { Agent } from "../settings.ts";
@@ -62,6 +62,7 @@ interface EntryProps {
 
 function Entry({ chat, isCurrent, href, open, remove }: EntryProps) {
   const [isAsked, setAsked] = useState(false);
+  const id = useId();
   const title = chat.title || "Without a title";
   const follow = (event: MouseEvent) => {
     // Whoever wants a tab of its own gets one.
@@ -71,15 +72,15 @@ function Entry({ chat, isCurrent, href, open, remove }: EntryProps) {
   };
   return (
     <li className={isCurrent ? "entry current" : "entry"}>
-      <a href={href} aria-current={isCurrent ? "page" : undefined} onClick={follow} dir="auto" title={title}>
+      <a id={id} href={href} aria-current={isCurrent ? "page" : undefined} onClick={follow} dir="auto" title={title}>
         {title}
       </a>
       {isAsked ? (
-        <button type="button" className="button small danger" autoFocus onClick={remove} onBlur={() => setAsked(false)}>
+        <button type="button" className="button small danger" aria-describedby={id} autoFocus onClick={remove} onBlur={() => setAsked(false)}>
           Really delete
         </button>
       ) : (
-        <button type="button" className="button quiet" aria-label="Delete" title="Delete" onClick={() => setAsked(true)}>
+        <button type="button" className="button quiet" aria-label="Delete" aria-describedby={id} title="Delete" onClick={() => setAsked(true)}>
           <Icon name="trash" />
         </button>
       )}

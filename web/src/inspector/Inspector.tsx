@@ -29,7 +29,16 @@ export function Inspector({ connection, chatId, messages, close }: Props) {
   const turns = recorder.turns.filter((turn) => turn.chatId === chatId);
   const turn = turns.find(({ key }) => key === chosen) ?? turns.at(-1);
   return (
-    <aside className="inspector" role="region" aria-label="Inspector">
+    <aside
+      className="inspector"
+      role="region"
+      aria-label="Inspector"
+      onKeyDown={({ key, target }) => {
+        // There it empties the filter.
+        const isFilter = target instanceof HTMLInputElement && target.value !== "";
+        if (key === "Escape" && !isFilter) close();
+      }}
+    >
       <header>
         <h2>Inspector</h2>
         {turn && (
@@ -42,7 +51,7 @@ export function Inspector({ connection, chatId, messages, close }: Props) {
           </select>
         )}
         {turn && <span className="badge">{turn.transport}</span>}
-        <button type="button" className="button quiet close" aria-label="Close" onClick={close}>
+        <button type="button" className="button quiet close" aria-label="Close" autoFocus={isOver()} onClick={close}>
           <Icon name="close" />
         </button>
       </header>
@@ -55,6 +64,9 @@ export function Inspector({ connection, chatId, messages, close }: Props) {
     </aside>
   );
 }
+
+/** Whether it lies over the chat, which the keyboard then has to leave. */
+const isOver = () => matchMedia("(max-width: 1100px)").matches;
 
 function WireChoice({ transport }: { transport: Transport }) {
   const [wire, setWire] = useState(transport.wire);
