@@ -9,14 +9,14 @@ import subprocess
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
 
 from chromium import HERE, Chromium, Tab
 from loopback import SECONDS, free_port, message, serving
-from usechat import Chat, create_app
+from usechat import Chat, Data, ToolCall, ToolResult, create_app
 from usechat.server.auth import BearerTokens
 from wire import wire
 
@@ -122,7 +122,8 @@ def until_stopped(tab: Tab) -> None:
 def app(tmp_path: Path) -> Path:
     root = Path(shutil.copytree(HERE / "app", tmp_path / "app"))
     (root / "node_modules").symlink_to(HERE / "node_modules", target_is_directory=True)
-    shutil.copy(KIT, root / "src")
+    for printed in KIT.parent.iterdir():
+        shutil.copy(printed, root / "src")
     return root
 
 
@@ -155,6 +156,56 @@ def test_the_page_does_not_see_a_drop_goes_on_after_a_reload_and_stops(chromium:
         # Chromium itself says in the console that a connection was lost.
         assert [problem for problem in tab.look().problems if "net::ERR_" not in problem] == []
         tab.close()
+
+
+async def asks(chat: Chat) -> AsyncGenerator[Any, None]:
+    """Does what the pages of the guide ask for."""
+    if chat.text == "Make a plan":
+        yield Data("data-todos", {"todos": [{"content": "Set sail", "status": "pending"}]})
+        question = {"questionId": "q", "state": "open", "text": "Which boat?", "options": ["The blue one"]}
+        yield Data("data-question", question)
+    elif chat.text == "The blue one":
+        yield "We sail."
+    elif chat.tool_results:
+        yield f"There: {chat.tool_results[0].output}"
+    elif chat.text == "What time is it?":
+        yield ToolCall("time", "timezone", {})
+    elif chat.approvals:
+        yield ToolResult(chat.approvals[0].call_id, chat.approvals[0].approved)
+    else:
+        yield ToolCall("drop", "delete", {"age": 9})
+        chat.write.approval_request("drop")
+
+
+def test_approvals_browser_tools_data_parts_and_the_list_work(chromium: Chromium, app: Path) -> None:
+    page = free_port()
+    pages = {"Approvals": "Approvals", "BrowserTools": "Page", "Messages": "Page", "Chats": "Chats"}
+    with serving(create_app(asks, lists_all=True, cors=[f"http://localhost:{page}"])) as server:
+        for name in pages:
+            code = SNIPPETS[f"src/{name}.tsx"].replace('"/api/chat"', f'"{server}/api/chat"')
+            (app / "src" / f"{name}.tsx").write_text(code, encoding="utf-8")
+        imports = [f'import {{ {part} as {name} }} from "./{name}";' for name, part in pages.items()]
+        shown = [f"{{place === '{name}' && <{name} {'' if name == 'Chats' else f'id={name!r}'} />}}" for name in pages]
+        program = "const place = location.search.slice(1);\nexport default () => <>{}</>;\n".format("".join(shown))
+        (app / "src" / "App.tsx").write_text("\n".join([*imports, program]), encoding="utf-8")
+        chromium.serve(app, page)
+        with chromium.opened(f"http://localhost:{page}/?Approvals") as tab:
+            tab.click("text=Delete the old files")
+            tab.click("text=Approve")
+            tab.wait_for('text=delete {"age":9}: output-available')
+            tab.goto(f"http://localhost:{page}/?BrowserTools")
+            tab.click("text=What time is it?")
+            tab.wait_for(f"text=There: {tab.run('Intl.DateTimeFormat().resolvedOptions().timeZone')}")
+            tab.goto(f"http://localhost:{page}/?Messages")
+            tab.click("text=Make a plan")
+            tab.wait_for("text=0 of 1")
+            tab.click("text=The blue one")
+            tab.wait_for("text=We sail.")
+            tab.goto(f"http://localhost:{page}/?Chats")
+            tab.click("li:has-text('Make a plan') >> button")
+            tab.wait_for_hidden("text=Make a plan")
+            assert tab.wait_for("#root").count("Delete") == 3
+            assert tab.look().problems == []
 
 
 async def answer(chat: Chat) -> AsyncGenerator[str, None]:
