@@ -103,6 +103,20 @@ def test_stop_stops_the_agent(tab: Tab, url: str) -> None:
     assert kept(url, chat)[-1]["parts"][-1]["text"].startswith("It begins 0 1 2")
 
 
+def test_an_answer_goes_on_while_another_chat_is_looked_at(tab: Tab, url: str) -> None:
+    say(tab, "waits elsewhere")
+    tab.wait_for("text=It begins,")
+    tab.click(button("New chat"))
+    assert ask(tab, "Meanwhile") == "You said: Meanwhile"
+    tab.run("history.back()")
+    tab.wait_for("text=It begins,")
+    tab.wait_for(button("Stop"))
+    release(url, "elsewhere")
+    tab.wait_for("text=It begins, and it ends.")
+    tab.wait_for(button("Send"))
+    assert tab.run("document.querySelectorAll('article').length") == 2
+
+
 def test_a_page_that_is_loaded_again_reads_on(tab: Tab, url: str) -> None:
     say(tab, "waits reload")
     tab.wait_for("text=It begins,")

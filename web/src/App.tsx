@@ -114,6 +114,7 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
   };
   const remove = (id: string) => {
     void transport.remove(id).then(() => {
+      connection.forget(id);
       connection.changed(id);
       list();
       if (id === chatId) open(generateId());

@@ -1,6 +1,6 @@
 /** One chat: its messages, and everything a user can do to them. */
 import { useChat, type UseChatHelpers } from "@ai-sdk/react";
-import { lastAssistantMessageIsCompleteWithApprovalResponses, lastAssistantMessageIsCompleteWithToolCalls, type UIMessage } from "ai";
+import type { UIMessage } from "ai";
 import { useEffect, useMemo, useRef, useState } from "react";
 
 import type { Connection } from "../connection.ts";
@@ -19,19 +19,19 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
   const { transport, recorder } = connection;
   const [transient, setTransient] = useState<TransientData[]>([]);
   const [isStopped, setStopped] = useState(false);
-  const chat = useChat({
-    id,
-    messages: loaded,
-    transport,
-    throttle: FRAME,
-    sendAutomaticallyWhen: ({ messages }) =>
-      lastAssistantMessageIsCompleteWithToolCalls({ messages }) || lastAssistantMessageIsCompleteWithApprovalResponses({ messages }),
-    onData: (part) => {
+  const opened = useMemo(() => connection.open(id, loaded), []);
+  // One of the hook's own would be stopped when the user goes to another chat.
+  const chat = useChat({ chat: opened.chat, throttle: FRAME });
+  useEffect(() => {
+    opened.onData = (part) => {
       if (!("transient" in part) || part.transient !== true) return;
       const name = part.type.slice("data-".length);
       setTransient((known) => [...known.filter((other) => other.name !== name), { name, data: part.data }]);
-    },
-  });
+    };
+    return () => {
+      opened.onData = () => undefined;
+    };
+  }, []);
   const running = chat.status === "submitted" || chat.status === "streaming";
   const latest = useRef(chat);
   useEffect(() => {
