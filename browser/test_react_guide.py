@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import msgspec
 import pytest
 
 from chromium import HERE, Chromium, Tab
 from loopback import SECONDS, free_port, message, serving
 from usechat import Chat, Data, ToolCall, ToolResult, create_app
+from usechat.cli.replay import replay_app
 from usechat.server.auth import BearerTokens
+from usechat.testing import RecordedChunk, Recording
 from wire import wire
 
 ROOT: Final = HERE.parent
@@ -205,6 +208,29 @@ def test_approvals_browser_tools_data_parts_and_the_list_work(chromium: Chromium
             tab.click("li:has-text('Make a plan') >> button")
             tab.wait_for_hidden("text=Make a plan")
             assert tab.wait_for("#root").count("Delete") == 3
+            assert tab.look().problems == []
+
+
+def test_a_recording_is_a_server_for_the_page(chromium: Chromium, app: Path) -> None:
+    page = free_port()
+    sent = [
+        {"type": "start", "messageId": "1"},
+        {"type": "text-start", "id": "1"},
+        {"type": "text-delta", "id": "1", "delta": "Good morning"},
+        {"type": "text-end", "id": "1"},
+        {"type": "finish"},
+    ]
+    recording = Recording(None, None, [RecordedChunk(0, msgspec.Raw(json.dumps(chunk).encode())) for chunk in sent])
+    with serving(replay_app(recording, "/api/chat", speed=0)) as server:
+        code = SNIPPETS["src/App.tsx"].replace('"/api/chat"', f'"{server}/api/chat"')
+        (app / "src" / "App.tsx").write_text(code, encoding="utf-8")
+        chromium.serve(app, page)
+        with chromium.opened(f"http://localhost:{page}") as tab:
+            for number in range(2):
+                tab.fill("input", "Hello")
+                tab.press("input", "Enter")
+                tab.wait_for(f"text=assistant: Good morning >> nth={number}")
+                tab.wait_for("output:text-is('ready')")
             assert tab.look().problems == []
 
 
