@@ -100,6 +100,7 @@ class Tab:
 
     def drop(self, selector: str, name: str, content: str) -> bool:
         """Drop a file on an element, and tell whether the browser would open it in place of the page."""
+        self._call("waitForSelector", selector)
         given = json.dumps([selector, name, content])
         return self.run(f"""(() => {{
           const [selector, name, content] = {given};

@@ -19,8 +19,7 @@ from wire import wire
 AXE: Final = (HERE.parent / "web" / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
 FAULTS: Final = """
 axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) =>
-  violations.filter(({ impact }) => ["serious", "critical"].includes(impact))
-    .map(({ id, nodes }) => `${id}: ${nodes[0].html}`))
+  violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`))
 """
 MOST_BYTES: Final = 400_000
 

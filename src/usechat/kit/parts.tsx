@@ -192,7 +192,7 @@ const MARKS: Record<string, [IconName, string]> = {
 function Todos({ data }: { data: UsechatDataParts["todos"] }) {
   const todos = list(data.todos);
   return (
-    <section className="usechat-card" aria-label="To do">
+    <div className="usechat-card" role="group" aria-label="To do">
       <p>
         <b>To do</b> <span className="usechat-soft">{todos.filter(({ status }) => status === "completed").length} of {todos.length}</span>
       </p>
@@ -208,7 +208,7 @@ function Todos({ data }: { data: UsechatDataParts["todos"] }) {
           );
         })}
       </ul>
-    </section>
+    </div>
   );
 }
 
@@ -259,13 +259,13 @@ function AgentError({ data: { nodeId, message } }: { data: UsechatDataParts["age
 
 function Interrupt({ data: { value } }: { data: UsechatDataParts["interrupt"] }) {
   return (
-    <section className="usechat-card" aria-label="Question">
+    <div className="usechat-card" role="group" aria-label="Question">
       <p dir="auto">
         <Drawing d={ICONS.question} />
         <b>{text(value) || "The agent waits for your answer."}</b>
       </p>
       {text(value) === "" && <Json value={value} label="Question" />}
-    </section>
+    </div>
   );
 }
 
@@ -281,7 +281,7 @@ function Question({ data, answer }: { data: UsechatDataParts["question"]; answer
     answer(text(data.questionId), value);
   };
   return (
-    <section className="usechat-card" aria-labelledby={heading}>
+    <div className="usechat-card" role="group" aria-labelledby={heading}>
       <p id={heading} dir="auto">
         <Drawing d={ICONS.question} />
         <b>{text(data.text)}</b>
@@ -307,7 +307,7 @@ function Question({ data, answer }: { data: UsechatDataParts["question"]; answer
       )}
       {data.state === "answered" && <p className="usechat-soft" dir="auto">Answered: {text(data.answer)}</p>}
       {data.state === "expired" && <p className="usechat-soft">Nobody answered in time.</p>}
-    </section>
+    </div>
   );
 }
 

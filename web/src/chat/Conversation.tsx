@@ -53,6 +53,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
             <DataPart key={name} part={{ type: `data-${name}`, data }} answer={chat.actions.answer} />
           ))}
           {running && <p className="waiting" aria-hidden="true"><span /><span /><span /></p>}
+          {chat.isStopped && !running && <p className="muted">Stopped</p>}
           {error && <Failure text={messageOf(error)} retry={chat.retry} />}
         </Transcript>
         <div className="column foot">
