@@ -1,7 +1,7 @@
 """`usechat replay`: a recorded turn as a server, for those who build a page."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
 import msgspec
@@ -80,9 +80,9 @@ def _anew(recording: Recording) -> Recording:
 
 
 def _started_anew(recorded: RecordedChunk) -> RecordedChunk:
-    chunk: Any = msgspec.json.decode(recorded.chunk) if recorded.chunk else None
-    if not isinstance(chunk, dict) or "messageId" not in chunk or chunk.get("type") != "start":
-        return recorded
-    return msgspec.structs.replace(
-        recorded, chunk=msgspec.Raw(msgspec.json.encode({**chunk, "messageId": uuid4().hex}))
-    )
+    match msgspec.json.decode(recorded.chunk or b"null"):
+        case {"type": "start", "messageId": _, **rest}:
+            start = {"type": "start", "messageId": uuid4().hex, **rest}
+            return msgspec.structs.replace(recorded, chunk=msgspec.Raw(msgspec.json.encode(start)))
+        case _:
+            return recorded
