@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the product, `make test` sets up and runs every check.
-.PHONY: run page test soak setup packages format lock bench docs clean
+.PHONY: run page test soak fresh-clone setup packages format lock bench docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,10 +7,10 @@ UV := $(BIN)/uv
 # Where nothing is kept, every process of the tests compiles all that it imports, which doubles their time.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Without Node there is no page, and the server says so.
+# Without Node there is no page, and the server says so. The port is 8000, or that of USECHAT_PORT.
 run: .venv/ready $(if $(shell command -v npm 2> /dev/null),page)
-	@echo "usechat: serving examples/hello; stop it with Ctrl-C"
-	$(BIN)/usechat serve examples.hello.agent:agent
+	@echo "usechat: starting the demo"
+	@$(BIN)/usechat demo
 
 # The chat page, which the server serves and the wheel carries.
 page: src/usechat/page/index.html
@@ -47,9 +47,14 @@ test: setup
 	exit $$((passed + typed))
 
 # What is too long for every run: more draws of the random tests, more kills.
-soak: setup
+soak: setup fresh-clone
 	@echo "usechat: the long form of the random and crash tests"
 	USECHAT_SOAK=1 $(PYTEST) tests conformance browser
+
+# What somebody sees who has just cloned the last commit.
+fresh-clone: .venv/ready browser/node_modules/ready
+	@echo "usechat: make run in a fresh clone"
+	$(BIN)/python browser/fresh_clone.py
 
 setup: packages .venv/ready conformance/node_modules/ready browser/node_modules/ready page
 

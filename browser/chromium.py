@@ -130,6 +130,9 @@ class Tab:
     def reload(self) -> None:
         self._call("reload")
 
+    def forget_cookies(self) -> None:
+        self._chromium.ask("forget", tab=self.number)
+
     def look(self) -> Seen:
         return msgspec.convert(self._chromium.ask("look", tab=self.number), Seen)
 

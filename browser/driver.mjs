@@ -73,6 +73,7 @@ const operations = {
     const [download] = await Promise.all([page.waitForEvent('download'), page.click(selector)]);
     await download.saveAs(path);
   },
+  forget: ({ tab }) => tabs[tab].context.clearCookies(),
   look: ({ tab }) => ({ problems: tabs[tab].problems, requests: tabs[tab].requests }),
   close: ({ tab }) => (tabs[tab].isOwner ? tabs[tab].context.close() : tabs[tab].page.close()),
 };

@@ -10,11 +10,12 @@ from starlette.routing import Mount
 
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
-from usechat.server.page import PageAgent, page_routes
+from usechat.server.page import PageAgent, PagePrompt, page_routes
 
 pytestmark = pytest.mark.anyio
 
-AGENT = PageAgent(path="/api/chat", name="Tides", prompts=("When is high water?",), answers="/api/answer")
+PROMPTS = ("When is high water?", PagePrompt("Book a boat", "A tool that fails"))
+AGENT = PageAgent(path="/api/chat", name="Tides", about="It knows the sea.", prompts=PROMPTS, answers="/api/answer")
 GOOD = 'data: {"type":"start","messageId":"1"}\n\ndata: {"type":"finish"}\n\n'
 BAD = 'data: {"type":"start","messageId":"1"}\n\ndata: {"type":"text-delta","id":"1","delta":"Hello"}\n\n'
 ANSWERED = 'data: {"type":"start","messageId":"1"}\n\ndata: {"type":"tool-output-denied","toolCallId":"c"}\n\n'
@@ -90,7 +91,11 @@ async def test_the_settings_tell_the_agents_below_any_path(built: Path) -> None:
             {
                 "path": "/below/api/chat",
                 "name": "Tides",
-                "prompts": ["When is high water?"],
+                "about": "It knows the sea.",
+                "prompts": [
+                    {"text": "When is high water?", "shows": ""},
+                    {"text": "Book a boat", "shows": "A tool that fails"},
+                ],
                 "client": "portable",
                 "keeps": True,
                 "lists": True,

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from session_clients import JSON, brief, joined
-from usechat.session_agent import SessionAgent, SessionSettings
+from usechat.session_agent import SessionAgent, SessionSettings, Turn
 from usechat.session_agent.attachments import attachment_parts
 
 pytestmark = pytest.mark.anyio
@@ -101,6 +101,17 @@ TURNS = {
 async def test_a_prompt_gets_the_turn_that_it_names(prompt: str) -> None:
     async with SessionAgent().serving() as agent, joined(agent) as client:
         assert await client.turn(prompt) == TURNS[prompt]
+
+
+async def test_a_prompt_gets_a_turn_of_ones_own() -> None:
+    async def deploy(turn: Turn) -> None:
+        await turn.text("It is up.")
+        turn.finish()
+
+    async with SessionAgent(plays={"Deploy it": deploy}).serving() as agent, joined(agent) as client:
+        own = ["streaming", "assistant: ", "+ It is up.", "updated: It is up. | finish end_turn", *END]
+        assert await client.turn("Deploy it") == own
+        assert await client.turn("tools") == TURNS["tools"]
 
 
 async def test_a_turn_in_v2_frames() -> None:

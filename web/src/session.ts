@@ -20,9 +20,20 @@ export const signature = (): Record<string, string> => (token.get() ? { authoriz
 
 /** `fetch` with the token, if there is one. */
 export const signedFetch: typeof fetch = async (input, init) => {
-  const headers = new Headers(init?.headers);
-  Object.entries(signature()).forEach(([name, value]) => headers.set(name, value));
-  const response = await fetch(input, { ...init, headers });
+  let response = await send(input, init);
+  // A server that signs its pages in by itself, and was started again, knows this one when it has asked for the settings.
+  if (response.status === 401 && (await isKnown())) response = await send(input, init);
   if (response.status === 401) listeners.forEach((callback) => callback());
   return response;
 };
+
+async function isKnown(): Promise<boolean> {
+  const response = await send("page/settings");
+  return response.ok && ((await response.json()) as { signedIn: boolean }).signedIn;
+}
+
+function send(input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
+  const headers = new Headers(init?.headers);
+  Object.entries(signature()).forEach(([name, value]) => headers.set(name, value));
+  return fetch(input, { ...init, headers });
+}

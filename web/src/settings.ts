@@ -1,12 +1,20 @@
 /** What the server tells the page: the agents behind it, and whether it knows who asks. */
 import { signedFetch } from "./session.ts";
 
+export interface Prompt {
+  text: string;
+  /** What it shows, in a few words, or nothing. */
+  shows: string;
+}
+
 export interface Agent {
   /** The address of its chat. */
   path: string;
   name: string;
+  /** A sentence about it, or nothing. */
+  about: string;
   /** What a user may begin with. */
-  prompts: string[];
+  prompts: Prompt[];
   /** The clients that its streams are for, as `usechat check --client` names them. */
   client: string;
   /** Whether the server keeps the messages; otherwise the page sends all of them each time. */

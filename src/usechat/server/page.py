@@ -23,7 +23,7 @@ from usechat.server.guard import Answer, guarded
 from usechat.server.responses import plain_error
 from usechat.turns.threads import Threads
 
-__all__ = ["BUILT", "PageAgent", "page_routes"]
+__all__ = ["BUILT", "PageAgent", "PagePrompt", "page_routes"]
 
 BUILT: Final = Path(__file__).parent.parent / "page"
 
@@ -69,8 +69,15 @@ _CHECKS: Final = Threads(1)
 _PARTS: Final = Limits().parts
 
 
+class PagePrompt(Struct, frozen=True):
+    """A prompt that the page sends at a click, and what it `shows`, in a few words."""
+
+    text: str
+    shows: str = ""
+
+
 class PageAgent(Struct, frozen=True, kw_only=True):
-    """An agent of the page: the path of its chat, its name, and prompts to begin with.
+    """An agent of the page: the path of its chat, its name, a sentence about it, and prompts to begin with.
 
     `client` is whom its streams are for. The server `keeps` the messages or not, and `lists` the chats for whoever asks
     or not. `answers` is the path at which it takes the answer to a question; without one that is a message. `socket` is
@@ -79,7 +86,8 @@ class PageAgent(Struct, frozen=True, kw_only=True):
 
     path: str
     name: str = ""
-    prompts: tuple[str, ...] = ()
+    about: str = ""
+    prompts: tuple[str | PagePrompt, ...] = ()
     client: ClientName = "portable"
     keeps: bool = True
     lists: bool = True
@@ -153,7 +161,8 @@ def _guard(answer: Answer) -> Answer:
 def _shown(agent: PageAgent, root: str) -> dict[str, Any]:
     paths = {"path": agent.path, "answers": agent.answers, "socket": agent.socket}
     below = {name: None if path is None else root + path for name, path in paths.items()}
-    return {**structs.asdict(agent), **below}
+    prompts = [PagePrompt(prompt) if isinstance(prompt, str) else prompt for prompt in agent.prompts]
+    return {**structs.asdict(agent), **below, "prompts": prompts}
 
 
 def _root(request: Request) -> str:

@@ -4,10 +4,12 @@ It shares no code with what is tested against it, so that the two are two readin
 """
 
 from usechat.session_agent.agent import Received, SessionAgent
+from usechat.session_agent.prompts import TurnPlay
 from usechat.session_agent.script import Script, read_script
 from usechat.session_agent.session import Session
 from usechat.session_agent.sockets import FAULTS, Fault, FaultName, Socket, read_fault
 from usechat.session_agent.state import SessionSettings, Vocabulary
+from usechat.session_agent.turns import Turn
 
 __all__ = [
     "FAULTS",
@@ -19,6 +21,8 @@ __all__ = [
     "SessionAgent",
     "SessionSettings",
     "Socket",
+    "Turn",
+    "TurnPlay",
     "Vocabulary",
     "read_fault",
     "read_script",

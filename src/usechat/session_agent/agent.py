@@ -5,9 +5,10 @@ import hashlib
 import re
 import signal
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -18,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from usechat.session_agent.frames import Frame
+from usechat.session_agent.prompts import TurnPlay
 from usechat.session_agent.script import Script, follow_script
 from usechat.session_agent.session import Session
 from usechat.session_agent.sockets import Connection, Fault, Socket, User
@@ -44,8 +46,9 @@ class SessionAgent:
     """A development SessionAgent, of which every session id has a session.
 
     `token`, if it is not empty, is the only bearer token that may connect. `script` is played in place of the scripted
-    prompts. `faults` can be changed at any time and hold for sockets that are opened later. `die` is what the fault of
-    that name does: by default all connections are cut and none is taken any more.
+    prompts, and `plays` are turns of your own, by the prompt that they answer. `faults` can be changed at any time and
+    hold for sockets that are opened later. `die` is what the fault of that name does: by default all connections are
+    cut and none is taken any more.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class SessionAgent:
         *,
         token: str = "",
         script: Script | None = None,
+        plays: Mapping[str, TurnPlay] = MappingProxyType({}),
         faults: Sequence[Fault] = (),
         die: Callable[[], None] | None = None,
     ) -> None:
@@ -61,6 +65,7 @@ class SessionAgent:
         self.port = 0
         self.sockets: list[Socket] = []
         self._script = script or Script()
+        self._plays = plays
         self._settings = settings or SessionSettings()
         self._token = token
         self._die = die or self._cut_all
@@ -76,7 +81,7 @@ class SessionAgent:
 
     def session(self, id: str) -> Session:  # noqa: A002
         if id not in self._sessions:
-            self._sessions[id] = Session(id, self._settings, self._script.frames)
+            self._sessions[id] = Session(id, self._settings, self._script.frames, self._plays)
         return self._sessions[id]
 
     def received(self, type: str, *, session: str | None = None, user: str | None = None) -> list[Received]:  # noqa: A002

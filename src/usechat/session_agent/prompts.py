@@ -10,9 +10,11 @@ from usechat.session_agent.frames import MODELS, Frame
 from usechat.session_agent.sockets import FAULTS, FaultName
 from usechat.session_agent.turns import Turn
 
-__all__ = ["PLAYS", "VOCABULARIES", "play"]
+__all__ = ["PLAYS", "VOCABULARIES", "TurnPlay", "play"]
 
 Play: TypeAlias = Callable[[Turn, str], Awaitable[None]]
+TurnPlay: TypeAlias = Callable[[Turn], Awaitable[None]]
+"""What happens in a turn, from its first words to `turn.finish()`."""
 
 VOCABULARIES: Final = ("v2", "both")
 

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import structs
@@ -9,7 +11,7 @@ from msgspec import structs
 from usechat.ids import new_id
 from usechat.session_agent.attachments import attachment_parts
 from usechat.session_agent.frames import MODELS, Frame, audit_entry, present, unix_time
-from usechat.session_agent.prompts import play
+from usechat.session_agent.prompts import TurnPlay, play
 from usechat.session_agent.sockets import Socket
 from usechat.session_agent.state import Prompt, SessionSettings, SessionState
 from usechat.session_agent.turns import Turn
@@ -24,12 +26,20 @@ class Session:
 
     Idle or busy: a prompt starts a turn or waits in the queue, and the end of a turn starts the next. Hibernated: the
     next prompt wakes it, and is queued until then. Terminated: prompts are refused. All is called in the event loop,
-    and only a turn is a task. `frames`, if there are any, are sent for each prompt in place of a turn.
+    and only a turn is a task. `frames`, if there are any, are sent for each prompt in place of a turn; `plays` are the
+    turns of prompts that are not those of this package.
     """
 
-    def __init__(self, id: str, settings: SessionSettings, frames: tuple[Frame, ...] = ()) -> None:  # noqa: A002
+    def __init__(
+        self,
+        id: str,  # noqa: A002
+        settings: SessionSettings,
+        frames: tuple[Frame, ...] = (),
+        plays: Mapping[str, TurnPlay] = MappingProxyType({}),
+    ) -> None:
         self.state = SessionState(id, settings)
         self._frames = frames
+        self._plays = plays
         self._turn: Turn | None = None
         self._task: asyncio.Task[None] | None = None
         self._collected: dict[tuple[str, str], list[Prompt]] = {}
@@ -196,7 +206,7 @@ class Session:
 
     async def _play(self, turn: Turn) -> None:
         if not self._frames:
-            await play(turn)
+            await self._plays.get(turn.prompt.content, play)(turn)
             return
         turn.completes = False
         for frame in self._frames:

@@ -5,6 +5,7 @@ import type { Connection } from "../connection.ts";
 import { Inspector } from "../inspector/Inspector.tsx";
 import { DataPart } from "../kit.ts";
 import { isRecording, type Recording } from "../recording/file.ts";
+import type { Agent, Prompt } from "../settings.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Composer } from "./Composer.tsx";
 import { messageOf } from "./errors.ts";
@@ -30,6 +31,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
   const last = messages.at(-1);
   const [dropped, setDropped] = useState<File[]>([]);
   const drop = (event: DragEvent) => setDropped([...event.dataTransfer.files].filter((file) => !isRecording(file)));
+  const suggest = (text: string) => chat.send(text, []);
   useEffect(() => {
     if (messages.length > 0) onTurn();
   }, [running]);
@@ -38,7 +40,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
     <>
       <main className="chat" onDrop={drop}>
         <Transcript busy={running} count={messages.length}>
-          {messages.length === 0 && !running && <Welcome prompts={connection.agent.prompts} send={(text) => chat.send(text, [])} />}
+          {messages.length === 0 && !running && <Welcome agent={connection.agent} send={suggest} />}
           {messages.map((message) => (
             <Message
               key={message.id}
@@ -57,6 +59,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
           {error && <Failure text={messageOf(error)} retry={chat.retry} />}
         </Transcript>
         <div className="column foot">
+          {messages.length > 0 && !running && <Prompts prompts={connection.agent.prompts} className="chips" send={suggest} />}
           <Composer running={running} dropped={dropped} send={chat.send} stop={chat.stop} />
         </div>
         <p role="status" className="unseen">
@@ -68,19 +71,28 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
   );
 }
 
-function Welcome({ prompts, send }: { prompts: string[]; send: (text: string) => void }) {
+function Welcome({ agent, send }: { agent: Agent; send: (text: string) => void }) {
   return (
     <div className="welcome">
-      <h1>What shall we talk about?</h1>
-      {prompts.length > 0 && (
-        <div className="prompts" role="group" aria-label="Suggested prompts">
-          {prompts.map((prompt) => (
-            <button key={prompt} type="button" className="prompt" dir="auto" onClick={() => send(prompt)}>
-              {prompt}
-            </button>
-          ))}
-        </div>
-      )}
+      <header>
+        <h1>What shall we talk about?</h1>
+        {agent.about && <p className="muted">{agent.about}</p>}
+      </header>
+      <Prompts prompts={agent.prompts} className="prompts" send={send} />
+    </div>
+  );
+}
+
+function Prompts({ prompts, className, send }: { prompts: Prompt[]; className: string; send: (text: string) => void }) {
+  if (prompts.length === 0) return null;
+  return (
+    <div className={className} role="group" aria-label="Suggested prompts">
+      {prompts.map(({ text, shows }) => (
+        <button key={text} type="button" className="prompt" dir="auto" onClick={() => send(text)}>
+          <span>{text}</span>
+          {shows && <span className="shows">{shows}</span>}
+        </button>
+      ))}
     </div>
   );
 }

@@ -29,9 +29,10 @@ export function Transcript({ busy, count, children }: Props) {
   }, []);
 
   useEffect(() => {
-    follows.current = true;
+    // What is there before the first message is read from its beginning.
+    follows.current = count > 0;
     setAway(false);
-    outer.current?.scrollTo({ top: outer.current.scrollHeight });
+    if (count > 0) outer.current?.scrollTo({ top: outer.current.scrollHeight });
   }, [count]);
 
   const look = () => {
@@ -56,7 +57,7 @@ export function Transcript({ busy, count, children }: Props) {
           {children}
         </div>
       </div>
-      {isAway && (
+      {isAway && count > 0 && (
         <button type="button" className="button round latest" aria-label="To the end" title="To the end" onClick={back}>
           <Icon name="down" />
         </button>

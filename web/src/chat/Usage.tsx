@@ -11,8 +11,9 @@ export function Usage({ metadata }: { metadata: unknown }) {
   const written = number(usage.outputTokens);
   const cost = [told.costUsd, told.totalCostUsd, told.cost, usage.cost].map(number).find((value) => value !== undefined);
   const words = [
-    ...(read === undefined ? [] : [`${count(read)} tokens in`]),
-    ...(written === undefined ? [] : [`${count(written)} out`]),
+    // An agent that asked no model has used none.
+    ...(read ? [`${count(read)} tokens in`] : []),
+    ...(written ? [`${count(written)} out`] : []),
     ...(cost === undefined ? [] : [`$${cost.toFixed(cost < 0.1 ? 4 : 2)}`]),
   ];
   return words.length > 0 ? <span className="usage">{words.join(" · ")}</span> : null;
