@@ -71,7 +71,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
 function Welcome({ prompts, send }: { prompts: string[]; send: (text: string) => void }) {
   return (
     <div className="welcome">
-      <h1>What shall we talk about?</h1>
+      <h2>What shall we talk about?</h2>
       {prompts.length > 0 && (
         <div className="prompts" role="group" aria-label="Suggested prompts">
           {prompts.map((prompt) => (
