@@ -242,11 +242,13 @@ def test_no_text_of_an_agent_runs(tab: Tab, url: str) -> None:
 
 
 def test_light_and_dark_wide_and_narrow_it_is_accessible(tab: Tab) -> None:
+    tab.run(AXE)
+    ask(tab, "Good morning")
+    assert tab.run(FAULTS) == []
     for text in ("parts", "tools", "markdown"):
         ask(tab, text)
     say(tab, "approve")
     tab.wait_for(button("Approve"))
-    tab.run(AXE)
     for scheme, color in (("dark", "rgb(22, 22, 20)"), ("light", "rgb(250, 249, 247)")):
         for width in (390, 1440):
             tab.look_like(scheme, width)

@@ -146,9 +146,9 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
         <button ref={menuButton} type="button" className="button quiet menu" aria-label="List of chats" aria-expanded={isMenuOpen} onClick={() => setMenuOpen(!isMenuOpen)}>
           <Icon name="menu" />
         </button>
-        <p className="title" dir="auto">
+        <h1 className="title" dir="auto">
           {title || agent.name || "New conversation"}
-        </p>
+        </h1>
         {problem && <p role="alert" className="problem">{problem}</p>}
         <button ref={inspectorButton} type="button" className="button" aria-expanded={inspecting} onClick={() => setInspecting(!inspecting)}>
           <Icon name="inspect" />

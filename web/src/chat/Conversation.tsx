@@ -75,7 +75,7 @@ function Welcome({ agent, send }: { agent: Agent; send: (text: string) => void }
   return (
     <div className="welcome">
       <header>
-        <h1>What shall we talk about?</h1>
+        <h2>What shall we talk about?</h2>
         {agent.about && <p className="muted">{agent.about}</p>}
       </header>
       <Prompts prompts={agent.prompts} className="prompts" send={send} />
