@@ -102,6 +102,18 @@ def test_stop_stops_the_agent(tab: Tab, url: str) -> None:
     assert kept(url, chat)[-1]["parts"][-1]["text"].startswith("It begins 0 1 2")
 
 
+def test_an_answer_that_is_stopped_after_a_reload_stays(tab: Tab, url: str) -> None:
+    say(tab, "long")
+    tab.wait_for("text=It begins 0 1 2")
+    tab.reload()
+    tab.wait_for("text=It begins 0 1 2")
+    tab.click(button("Stop"))
+    tab.wait_for_request(f"POST {url}/api/chat/{chat_of(tab)}/stop")
+    tab.wait_for(button("Send"))
+    assert tab.wait_for(LAST).startswith("It begins 0 1 2")
+    assert tab.run("document.querySelectorAll('article').length") == 2
+
+
 def test_an_answer_goes_on_while_another_chat_is_looked_at(tab: Tab, url: str) -> None:
     say(tab, "waits elsewhere")
     tab.wait_for("text=It begins,")

@@ -34,6 +34,7 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
   }, []);
   const running = chat.status === "submitted" || chat.status === "streaming";
   const latest = useRef(chat);
+  const wasStopped = useRef(false);
   useEffect(() => {
     latest.current = chat;
   });
@@ -53,9 +54,10 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
     };
     const follow = async () => {
       if (!isIdle()) return;
+      wasStopped.current = false;
       await latest.current.resumeStream();
-      // The turn may have ended between the two questions.
-      await load();
+      // The turn may have ended between the two questions; one that is being stopped is not in the history yet.
+      if (!wasStopped.current) await load();
     };
     if (played !== undefined) void play(latest.current, played);
     else if (loaded.length > 0) void follow();
@@ -97,6 +99,7 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
 
   const stop = () => {
     setStopped(true);
+    wasStopped.current = true;
     // The page stops reading, and the agent stops working.
     void chat.stop();
     void transport.halt(id, recorder.latest(id)?.id);
