@@ -11,9 +11,10 @@ import msgspec
 
 from node import Node
 
-__all__ = ["HERE", "Chromium", "Seen", "Tab"]
+__all__ = ["HERE", "SCREENSHOTS", "Chromium", "Seen", "Tab"]
 
 HERE = Path(__file__).parent
+SCREENSHOTS = HERE / "screenshots"
 
 
 class Seen(msgspec.Struct):
@@ -97,15 +98,17 @@ class Tab:
     def attach(self, selector: str, file: Path) -> None:
         self._call("setInputFiles", selector, str(file))
 
-    def drop(self, selector: str, name: str, content: str) -> None:
-        """Drop a file on an element."""
+    def drop(self, selector: str, name: str, content: str) -> bool:
+        """Drop a file on an element, and tell whether the browser would open it in place of the page."""
+        self._call("waitForSelector", selector)
         given = json.dumps([selector, name, content])
-        self.run(f"""(() => {{
+        return self.run(f"""(() => {{
           const [selector, name, content] = {given};
           const dataTransfer = new DataTransfer();
-          dataTransfer.items.add(new File([content], name));
+          const type = name.endsWith(".txt") ? "text/plain" : "";
+          dataTransfer.items.add(new File([content], name, {{ type }}));
           const drop = new DragEvent("drop", {{ dataTransfer, bubbles: true, cancelable: true }});
-          document.querySelector(selector).dispatchEvent(drop);
+          return document.querySelector(selector).dispatchEvent(drop);
         }})()""")
 
     def download(self, selector: str, path: Path) -> Path:
@@ -115,6 +118,10 @@ class Tab:
 
     def select(self, selector: str, option: str) -> None:
         self._call("selectOption", selector, option)
+
+    def screenshot(self, name: str, folder: Path = SCREENSHOTS) -> None:
+        """Keep a picture of what can be seen now, for whoever looks at the run later."""
+        self._call("screenshot", {"path": str(folder / f"{name}.png"), "animations": "disabled"})
 
     def run(self, script: str) -> Any:
         """Run JavaScript in the page, and give its value."""

@@ -82,7 +82,7 @@ async function answer(line) {
   const request = JSON.parse(line);
   const value = await operations[request.op](request);
   // What Playwright gives for a navigation is no JSON, and nobody needs it.
-  return { value: ['goto', 'reload', 'waitForSelector'].includes(request.method) ? null : (value ?? null) };
+  return { value: ['goto', 'reload', 'screenshot', 'waitForSelector'].includes(request.method) ? null : (value ?? null) };
 }
 
 for await (const line of createInterface({ input: process.stdin })) {

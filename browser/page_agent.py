@@ -134,6 +134,43 @@ async def _waits(chat: Chat) -> AsyncGenerator[Any, None]:
     yield "and it ends."
 
 
+async def _types(chat: Chat) -> AsyncGenerator[Any, None]:
+    chat.write.tool_input_start("tide", "tide")
+    chat.write.tool_input_delta("tide", '{"place": "Saint-Ma')
+    await _waiting.setdefault(chat.text.split()[1], asyncio.Event()).wait()
+    chat.write.tool_input("tide", "tide", {"place": "Saint-Malo"})
+    chat.write.tool_output("tide", "rising", preliminary=True)
+    yield ToolResult("tide", "high")
+
+
+async def _wide(chat: Chat) -> AsyncGenerator[Any, None]:
+    """Words that no line is long enough for, everywhere."""
+    long = "Donaudampfschifffahrt" * 20
+    write = chat.write
+    write.tool_input("wide", long[:60], {"input": long})
+    write.tool_output("wide", long)
+    for name in (
+        "todos",
+        "node",
+        "question",
+        "file-written",
+        "agent-status",
+        "flow-status",
+        "subagent-start",
+        long[:60],
+    ):
+        todos = [{"content": long, "status": "pending"}]
+        data = {"nodeId": long, "status": long, "path": long, "flowName": long, "name": long, "task": long}
+        write.data(name, {**data, "todos": todos, "text": long, "state": "open", "options": [long]})
+    write.source_url(f"https://{long}.example", title=long)
+    write.file(f"data:text/plain,{long}", "text/plain")
+    write.reasoning(long)
+    yield "\n\n".join(
+        form.format(long) for form in ("{}", "# {}", "`{}`", "```\n{}\n```", "| {} |\n|---|", "> {}", "1. {}")
+    )
+    yield Error(long)
+
+
 async def _release(chat: Chat) -> AsyncGenerator[Any, None]:
     _waiting.setdefault(chat.text.split()[1], asyncio.Event()).set()
     yield "It goes on."
@@ -216,6 +253,8 @@ _SHOWS: Final[dict[str, Callable[[Chat], AsyncGenerator[Any, None]]]] = {
     "browser": _browser,
     "long": _long,
     "waits": _waits,
+    "types": _types,
+    "wide": _wide,
     "release": _release,
     "many": _many,
     "slowly": _slowly,

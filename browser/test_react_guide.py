@@ -5,22 +5,23 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
-import threading
 import time
-from collections.abc import AsyncGenerator, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
+import msgspec
 import pytest
 
 from chromium import HERE, Chromium, Tab
 from loopback import SECONDS, free_port, message, serving
-from usechat import Chat, create_app
+from usechat import Chat, Data, ToolCall, ToolResult, create_app
+from usechat.cli.replay import replay_app
 from usechat.server.auth import BearerTokens
+from usechat.testing import RecordedChunk, Recording
+from wire import wire
 
 ROOT: Final = HERE.parent
 KIT: Final = ROOT / "src" / "usechat" / "kit" / "usechat.ts"
@@ -77,8 +78,9 @@ def write_snippets(root: Path) -> None:
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(code, encoding="utf-8")
-        if "./usechat" in code:
-            shutil.copy(KIT, file.parent)
+        for printed in KIT.parent.iterdir():
+            if f'"./{printed.stem}"' in code:
+                shutil.copy(printed, file.parent)
 
 
 def compile_typescript(*arguments: str | Path) -> None:
@@ -108,50 +110,6 @@ def counted(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\[(\d+)\]", text)]
 
 
-class Wire:
-    """A way to a server that can be cut."""
-
-    def __init__(self, listener: socket.socket, port: int) -> None:
-        self._listener = listener
-        self._port = port
-        self._ends: list[socket.socket] = []
-
-    def serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, far = self._listener.accept()[0], socket.create_connection(("127.0.0.1", self._port))
-                self._ends += [near, far]
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass, args=ends).start()
-
-    def cut(self) -> None:
-        for end in self._ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self._ends.clear()
-
-    def _pass(self, start: socket.socket, end: socket.socket) -> None:
-        with suppress(OSError):
-            while piece := start.recv(65_536):
-                end.sendall(piece)
-        for side in (start, end):
-            with suppress(OSError):
-                side.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def wire(url: str) -> Generator[tuple[str, Wire], None, None]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        laid = Wire(listener, int(url.rpartition(":")[2]))
-        thread = threading.Thread(target=laid.serve)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", laid
-        listener.shutdown(socket.SHUT_RDWR)
-        laid.cut()
-        thread.join(SECONDS)
-
-
 def until_stopped(tab: Tab) -> None:
     """Wait until the page has posted one stop, for one turn, and has its answer."""
     deadline = time.monotonic() + SECONDS
@@ -167,7 +125,8 @@ def until_stopped(tab: Tab) -> None:
 def app(tmp_path: Path) -> Path:
     root = Path(shutil.copytree(HERE / "app", tmp_path / "app"))
     (root / "node_modules").symlink_to(HERE / "node_modules", target_is_directory=True)
-    shutil.copy(KIT, root / "src")
+    for printed in KIT.parent.iterdir():
+        shutil.copy(printed, root / "src")
     return root
 
 
@@ -200,6 +159,79 @@ def test_the_page_does_not_see_a_drop_goes_on_after_a_reload_and_stops(chromium:
         # Chromium itself says in the console that a connection was lost.
         assert [problem for problem in tab.look().problems if "net::ERR_" not in problem] == []
         tab.close()
+
+
+async def asks(chat: Chat) -> AsyncGenerator[Any, None]:
+    """Does what the pages of the guide ask for."""
+    if chat.text == "Make a plan":
+        yield Data("data-todos", {"todos": [{"content": "Set sail", "status": "pending"}]})
+        question = {"questionId": "q", "state": "open", "text": "Which boat?", "options": ["The blue one"]}
+        yield Data("data-question", question)
+    elif chat.text == "The blue one":
+        yield "We sail."
+    elif chat.tool_results:
+        yield f"There: {chat.tool_results[0].output}"
+    elif chat.text == "What time is it?":
+        yield ToolCall("time", "timezone", {})
+    elif chat.approvals:
+        yield ToolResult(chat.approvals[0].call_id, chat.approvals[0].approved)
+    else:
+        yield ToolCall("drop", "delete", {"age": 9})
+        chat.write.approval_request("drop")
+
+
+def test_approvals_browser_tools_data_parts_and_the_list_work(chromium: Chromium, app: Path) -> None:
+    page = free_port()
+    pages = {"Approvals": "Approvals", "BrowserTools": "Page", "Messages": "Page", "Chats": "Chats"}
+    with serving(create_app(asks, lists_all=True, cors=[f"http://localhost:{page}"])) as server:
+        for name in pages:
+            code = SNIPPETS[f"src/{name}.tsx"].replace('"/api/chat"', f'"{server}/api/chat"')
+            (app / "src" / f"{name}.tsx").write_text(code, encoding="utf-8")
+        imports = [f'import {{ {part} as {name} }} from "./{name}";' for name, part in pages.items()]
+        shown = [f"{{place === '{name}' && <{name} {'' if name == 'Chats' else f'id={name!r}'} />}}" for name in pages]
+        program = "const place = location.search.slice(1);\nexport default () => <>{}</>;\n".format("".join(shown))
+        (app / "src" / "App.tsx").write_text("\n".join([*imports, program]), encoding="utf-8")
+        chromium.serve(app, page)
+        with chromium.opened(f"http://localhost:{page}/?Approvals") as tab:
+            tab.click("text=Delete the old files")
+            tab.click("text=Approve")
+            tab.wait_for('text=delete {"age":9}: output-available')
+            tab.goto(f"http://localhost:{page}/?BrowserTools")
+            tab.click("text=What time is it?")
+            tab.wait_for(f"text=There: {tab.run('Intl.DateTimeFormat().resolvedOptions().timeZone')}")
+            tab.goto(f"http://localhost:{page}/?Messages")
+            tab.click("text=Make a plan")
+            tab.wait_for("text=0 of 1")
+            tab.click("text=The blue one")
+            tab.wait_for("text=We sail.")
+            tab.goto(f"http://localhost:{page}/?Chats")
+            tab.click("li:has-text('Make a plan') >> button")
+            tab.wait_for_hidden("text=Make a plan")
+            assert tab.wait_for("#root").count("Delete") == 3
+            assert tab.look().problems == []
+
+
+def test_a_recording_is_a_server_for_the_page(chromium: Chromium, app: Path) -> None:
+    page = free_port()
+    sent = [
+        {"type": "start", "messageId": "1"},
+        {"type": "text-start", "id": "1"},
+        {"type": "text-delta", "id": "1", "delta": "Good morning"},
+        {"type": "text-end", "id": "1"},
+        {"type": "finish"},
+    ]
+    recording = Recording(None, None, [RecordedChunk(0, msgspec.Raw(json.dumps(chunk).encode())) for chunk in sent])
+    with serving(replay_app(recording, "/api/chat", speed=0)) as server:
+        code = SNIPPETS["src/App.tsx"].replace('"/api/chat"', f'"{server}/api/chat"')
+        (app / "src" / "App.tsx").write_text(code, encoding="utf-8")
+        chromium.serve(app, page)
+        with chromium.opened(f"http://localhost:{page}") as tab:
+            for number in range(2):
+                tab.fill("input", "Hello")
+                tab.press("input", "Enter")
+                tab.wait_for(f"text=assistant: Good morning >> nth={number}")
+                tab.wait_for("output:text-is('ready')")
+            assert tab.look().problems == []
 
 
 async def answer(chat: Chat) -> AsyncGenerator[str, None]:

@@ -10,13 +10,15 @@ from usechat.protocol.chunks import CHUNK_TYPES
 from usechat.protocol.clients import CLIENTS, FIELDS, LOOSE, TYPES, VALUES, Client, Release, Since
 from usechat.protocol.rules import RULES
 from usechat.protocol.tables import CALLS, MESSAGE, PARTS
+from usechat.sources.deep_agent_typescript import deep_agent_parts
 
 DOCS = Path(__file__).parent
 sys.path.append(str(DOCS.parent / "tests"))
 
 from open_harness_table import ROWS  # noqa: E402
 
-BLOCK = re.compile(r"(<!-- begin: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+KIT = DOCS.parent / "src" / "usechat" / "kit" / "parts.tsx"
+BLOCK = re.compile(r"((?:<!--|//) begin: (\S+)(?: -->)?\n).*?((?:<!--|//) end)", re.DOTALL)
 
 
 def diagram(table: Mapping[str, Mapping[Any, str]]) -> str:
@@ -97,12 +99,13 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "chunks": chunks,
     "clients": clients,
     "open-harness": open_harness,
+    "deep-agent": deep_agent_parts,
 }
 
 
 def main() -> None:
     stale: list[str] = []
-    for page in sorted(DOCS.rglob("*.md")):
+    for page in [*sorted(DOCS.rglob("*.md")), KIT]:
         text = page.read_text(encoding="utf-8")
         fresh = BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block[2]]()}\n{block[3]}", text)
         if fresh != text and "--check" in sys.argv:

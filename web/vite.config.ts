@@ -7,8 +7,8 @@ export default defineConfig({
   // The page works below any path that it is served at.
   base: "./",
   plugins: [react()],
-  // The hook brings a release of its own.
-  resolve: { dedupe: ["ai"] },
+  // The hook brings a release of `ai` of its own, and the kit is not below this folder.
+  resolve: { dedupe: ["ai", "react"] },
   build: {
     outDir: "../src/usechat/page",
     emptyOutDir: true,
@@ -19,5 +19,5 @@ export default defineConfig({
     reportCompressedSize: false,
     chunkSizeWarningLimit: 2000,
   },
-  server: { proxy: { "/api": server, "/page": server } },
+  server: { fs: { allow: [".."] }, proxy: { "/api": server, "/page": server } },
 });

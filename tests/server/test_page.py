@@ -100,6 +100,7 @@ async def test_the_settings_tell_the_agents_below_any_path(built: Path) -> None:
                 "keeps": True,
                 "lists": True,
                 "answers": "/below/api/answer",
+                "socket": None,
             }
         ],
     }
@@ -165,6 +166,7 @@ async def test_an_app_tells_its_page_what_it_keeps(options: dict[str, Any], keep
     async with client(create_app(silent, page=True, client="v6", **options)) as http:
         [agent] = (await http.get("/page/settings")).json()["agents"]
     assert (agent["keeps"], agent["lists"], agent["client"]) == (keeps, lists, "v6")
+    assert agent["socket"] == "/api/chat/ws"
 
 
 async def test_an_app_has_a_page_only_if_it_is_asked_to() -> None:

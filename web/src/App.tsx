@@ -1,15 +1,16 @@
 import { generateId, type UIMessage } from "ai";
-import { type DragEvent, useCallback, useEffect, useMemo, useState } from "react";
+import { type DragEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
 
-import { Conversation } from "./chat/Conversation.tsx";
+import { Conversation, Failure } from "./chat/Conversation.tsx";
 import { Replay } from "./chat/Replay.tsx";
 import { Sidebar } from "./chat/Sidebar.tsx";
 import { SignIn } from "./chat/SignIn.tsx";
+import { messageOf } from "./chat/errors.ts";
 import { Connection } from "./connection.ts";
-import { readRecording, type Recording } from "./recording/file.ts";
+import type { ChatEntry } from "./kit.ts";
+import { isRecording, readRecording, type Recording } from "./recording/file.ts";
 import { onSignedOut } from "./session.ts";
 import { type Agent, loadSettings, type Settings } from "./settings.ts";
-import type { ChatEntry } from "./transport.ts";
 import { Icon } from "./ui/icons.tsx";
 
 interface Place {
@@ -55,14 +56,38 @@ interface WindowProps {
 function Window({ agents, connection, chatId, link, go }: WindowProps) {
   const { agent, transport } = connection;
   const [chats, setChats] = useState<ChatEntry[]>([]);
+  const [next, setNext] = useState<string>();
   const [inspecting, setInspecting] = useState(false);
   const [isMenuOpen, setMenuOpen] = useState(false);
   const [recording, setRecording] = useState<Recording>();
   const [replays, setReplays] = useState(0);
   const [problem, setProblem] = useState("");
+  const inspectorButton = useRef<HTMLButtonElement>(null);
+  const menuButton = useRef<HTMLButtonElement>(null);
+  // The keyboard goes back to where it came from.
+  const closeInspector = () => {
+    setInspecting(false);
+    inspectorButton.current?.focus();
+  };
+  const closeMenu = () => {
+    setMenuOpen(false);
+    menuButton.current?.focus();
+  };
   const title = chats.find(({ id }) => id === chatId)?.title ?? "";
 
-  const list = useCallback(() => void transport.chats().then(setChats, () => undefined), [transport]);
+  const list = useCallback(() => {
+    const show = (page: { chats: ChatEntry[]; next?: string }) => {
+      setChats(page.chats);
+      setNext(page.next);
+    };
+    void transport.chats().then(show, () => undefined);
+  }, [transport]);
+  const more = () => {
+    void transport.chats(next).then((page) => {
+      setChats([...chats, ...page.chats]);
+      setNext(page.next);
+    }, () => undefined);
+  };
   useEffect(list, [list]);
   useEffect(() => connection.onOthers(list), [connection, list]);
   useEffect(() => {
@@ -70,10 +95,12 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
   }, [title]);
 
   const drop = (event: DragEvent) => {
-    const file = [...event.dataTransfer.files].find(({ name }) => name.endsWith(".jsonl"));
-    if (event.defaultPrevented || file === undefined) return;
+    const file = [...event.dataTransfer.files].find(isRecording);
+    // What is not taken would be opened by the browser, in place of the chat.
     event.preventDefault();
+    if (file === undefined) return;
     void readRecording(file).then((read) => {
+      setProblem("");
       setRecording(read);
       setReplays(replays + 1);
       setInspecting(true);
@@ -81,11 +108,13 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
   };
   const open = (id: string) => {
     setRecording(undefined);
+    setProblem("");
     setMenuOpen(false);
     go({ agent, chatId: id });
   };
   const remove = (id: string) => {
     void transport.remove(id).then(() => {
+      connection.forget(id);
       connection.changed(id);
       list();
       if (id === chatId) open(generateId());
@@ -96,11 +125,15 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
       className={`window ${inspecting ? "inspecting" : ""} ${isMenuOpen ? "menu-open" : ""}`}
       onDragOver={(event) => event.preventDefault()}
       onDrop={drop}
+      onKeyDown={({ key }) => {
+        if (key === "Escape" && isMenuOpen) closeMenu();
+      }}
     >
       <Sidebar
         agents={agents}
         agent={agent}
         chats={chats}
+        more={next === undefined ? undefined : more}
         current={chatId}
         linkTo={link}
         open={open}
@@ -108,16 +141,16 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
         remove={remove}
         choose={(chosen) => go({ agent: chosen, chatId: generateId() })}
       />
-      {isMenuOpen && <button type="button" className="veil" aria-label="Close the list of chats" onClick={() => setMenuOpen(false)} />}
+      {isMenuOpen && <button type="button" className="veil" aria-label="Close the list of chats" onClick={closeMenu} />}
       <header className="bar">
-        <button type="button" className="button quiet menu" aria-label="List of chats" aria-expanded={isMenuOpen} onClick={() => setMenuOpen(!isMenuOpen)}>
+        <button ref={menuButton} type="button" className="button quiet menu" aria-label="List of chats" aria-expanded={isMenuOpen} onClick={() => setMenuOpen(!isMenuOpen)}>
           <Icon name="menu" />
         </button>
-        <p className="title" dir="auto">
+        <h1 className="title" dir="auto">
           {title || agent.name || "New conversation"}
-        </p>
+        </h1>
         {problem && <p role="alert" className="problem">{problem}</p>}
-        <button type="button" className="button" aria-expanded={inspecting} onClick={() => setInspecting(!inspecting)}>
+        <button ref={inspectorButton} type="button" className="button" aria-expanded={inspecting} onClick={() => setInspecting(!inspecting)}>
           <Icon name="inspect" />
           Inspector
         </button>
@@ -128,7 +161,7 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
           recording={recording}
           agent={agent}
           inspecting={inspecting}
-          closeInspector={() => setInspecting(false)}
+          closeInspector={closeInspector}
           close={() => setRecording(undefined)}
         />
       ) : (
@@ -139,7 +172,7 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
               id={chatId}
               loaded={loaded}
               inspecting={inspecting}
-              closeInspector={() => setInspecting(false)}
+              closeInspector={closeInspector}
               onTurn={list}
             />
           )}
@@ -159,17 +192,22 @@ interface LoadedProps {
 function Loaded({ connection, chatId, children }: LoadedProps) {
   const [messages, setMessages] = useState<UIMessage[]>();
   const [problem, setProblem] = useState("");
+  const [attempts, setAttempts] = useState(0);
   useEffect(() => {
     let isHere = true;
     connection.transport.messages(chatId).then(
       (found) => isHere && setMessages(found),
-      (error: unknown) => isHere && setProblem(error instanceof Error ? error.message : ""),
+      (error: unknown) => isHere && setProblem(messageOf(error)),
     );
     return () => {
       isHere = false;
     };
-  }, [connection, chatId]);
-  if (problem) return <main className="chat"><p role="alert" className="notice bad">{problem}</p></main>;
+  }, [connection, chatId, attempts]);
+  const retry = () => {
+    setProblem("");
+    setAttempts(attempts + 1);
+  };
+  if (problem) return <main className="chat column"><Failure text={problem} retry={retry} /></main>;
   if (messages === undefined) return <main className="chat" aria-busy="true" />;
   return children(messages);
 }

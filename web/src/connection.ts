@@ -1,14 +1,30 @@
-/** What a page has with one agent: the transport, the record of its streams, and the other tabs. */
+/** What a page has with one agent: the transport, the chats, the record of their streams, and the other tabs. */
+import { Chat } from "@ai-sdk/react";
+import {
+  type ChatOnDataCallback,
+  lastAssistantMessageIsCompleteWithApprovalResponses,
+  lastAssistantMessageIsCompleteWithToolCalls,
+  type UIMessage,
+} from "ai";
+
 import { Recorder } from "./recording/recorder.ts";
+import { tappedSocket } from "./recording/socket.ts";
 import { tapped } from "./recording/tap.ts";
 import { signedFetch } from "./session.ts";
 import type { Agent } from "./settings.ts";
 import { Transport } from "./transport.ts";
 
+/** A chat, and who hears of data that is in no message. */
+export interface OpenChat {
+  chat: Chat<UIMessage>;
+  onData: ChatOnDataCallback<UIMessage>;
+}
+
 export class Connection {
   readonly recorder = new Recorder();
   readonly transport: Transport;
   readonly #tabs: BroadcastChannel;
+  readonly #chats = new Map<string, OpenChat>();
   readonly #listeners = new Set<(chatId: string) => void>();
 
   readonly agent: Agent;
@@ -21,7 +37,31 @@ export class Connection {
     const fetch = tapped(agent.path, this.recorder, base, (turn) => {
       if (turn.kind === "asked") this.changed(turn.chatId);
     });
-    this.transport = new Transport(agent, fetch);
+    const socket = tappedSocket(new URL(agent.path, location.href).href, this.recorder, (turn) => this.changed(turn.chatId));
+    this.transport = new Transport(agent, fetch, socket);
+  }
+
+  /** The chat with this id, which goes on when nobody looks at it; one that is new begins with these messages. */
+  open(id: string, messages: UIMessage[]): OpenChat {
+    const known = this.#chats.get(id);
+    if (known) return known;
+    const chat = new Chat<UIMessage>({
+      id,
+      messages,
+      transport: this.transport,
+      sendAutomaticallyWhen: (asked) =>
+        lastAssistantMessageIsCompleteWithToolCalls(asked) || lastAssistantMessageIsCompleteWithApprovalResponses(asked),
+      onData: (part) => opened.onData(part),
+    });
+    const opened: OpenChat = { chat, onData: () => undefined };
+    this.#chats.set(id, opened);
+    return opened;
+  }
+
+  /** Leaves a chat that is gone. */
+  forget(id: string): void {
+    void this.#chats.get(id)?.chat.stop();
+    this.#chats.delete(id);
   }
 
   /** Calls back with the chat that another tab has changed; the value takes the callback away. */

@@ -8,7 +8,13 @@ import "./styles/inspector.css";
 import { createRoot } from "react-dom/client";
 
 import { App } from "./App.tsx";
+import { PART_STYLES } from "./kit.ts";
 import { loadSettings } from "./settings.ts";
+
+// As a sheet of its own, since the page's policy takes no element with a style.
+const partStyles = new CSSStyleSheet();
+partStyles.replaceSync(PART_STYLES);
+document.adoptedStyleSheets = [partStyles];
 
 const place = document.getElementById("root");
 if (place === null) throw new Error("The page has no root.");
@@ -16,5 +22,9 @@ const root = createRoot(place);
 
 loadSettings().then(
   (settings) => root.render(<App settings={settings} />),
-  () => root.render(<p role="alert">The server cannot be reached. Load the page again.</p>),
+  () => root.render(
+      <main className="signin">
+        <p role="alert" className="notice bad">The server cannot be reached. Load the page again.</p>
+      </main>,
+    ),
 );

@@ -7,9 +7,6 @@ export const token = {
   set: (value: string) => sessionStorage.setItem(KEY, value),
 };
 
-/** The server wants to know who asks. */
-export class SignedOut extends Error {}
-
 const listeners = new Set<() => void>();
 
 /** Calls back when the server asks for a sign-in; the value takes the callback away. */
@@ -17,6 +14,9 @@ export function onSignedOut(callback: () => void): () => void {
   listeners.add(callback);
   return () => listeners.delete(callback);
 }
+
+/** The headers that say who asks. */
+export const signature = (): Record<string, string> => (token.get() ? { authorization: `Bearer ${token.get()}` } : {});
 
 /** `fetch` with the token, if there is one. */
 export const signedFetch: typeof fetch = async (input, init) => {
@@ -34,6 +34,6 @@ async function isKnown(): Promise<boolean> {
 
 function send(input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
   const headers = new Headers(init?.headers);
-  if (token.get()) headers.set("authorization", `Bearer ${token.get()}`);
+  Object.entries(signature()).forEach(([name, value]) => headers.set(name, value));
   return fetch(input, { ...init, headers });
 }

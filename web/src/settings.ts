@@ -23,6 +23,8 @@ export interface Agent {
   lists: boolean;
   /** Where it takes the answer to a question; without one that is a message. */
   answers: string | null;
+  /** The address of its WebSocket, if it has one. */
+  socket: string | null;
 }
 
 export interface Settings {

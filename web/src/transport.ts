@@ -1,58 +1,70 @@
 /** The chat of one agent on the server: sends, reads on, stops, lists and deletes. */
-import { DefaultChatTransport, type UIMessage } from "ai";
+import { type ChatTransport, DefaultChatTransport, type UIMessage, WebSocketChatTransport, type WebSocketChatTransportInitOptions } from "ai";
 
-import { SignedOut } from "./session.ts";
+import { type ChatEntry, UsechatTransport } from "./kit.ts";
+import { signature } from "./session.ts";
 import type { Agent } from "./settings.ts";
 
-export interface ChatEntry {
-  id: string;
-  title: string;
-  /** Seconds since 1970. */
-  updated: number;
-}
+type Socket = NonNullable<WebSocketChatTransportInitOptions<UIMessage>["webSocket"]>;
+export type Wire = "SSE" | "WebSocket";
 
-export class Transport extends DefaultChatTransport<UIMessage> {
+export class Transport implements ChatTransport<UIMessage> {
+  /** Over what the next answer comes. */
+  wire: Wire = "SSE";
   readonly #agent: Agent;
   readonly #fetch: typeof fetch;
+  readonly #kept: UsechatTransport;
+  /** Where the server keeps no messages, all of them are sent, and what is cut is lost. */
+  readonly #sent: DefaultChatTransport<UIMessage>;
 
-  constructor(agent: Agent, fetch: typeof globalThis.fetch) {
-    super({
-      api: agent.path,
-      fetch,
-      prepareSendMessagesRequest: ({ id, messages, trigger, messageId, body }) => ({
-        body: { ...body, id, trigger, messageId, ...(agent.keeps ? { message: messages.at(-1) } : { messages }) },
-      }),
-    });
+  /** Opens a socket when it is first used. */
+  readonly #socket: WebSocketChatTransport<UIMessage>;
+
+  constructor(agent: Agent, fetch: typeof globalThis.fetch, webSocket: typeof WebSocket) {
     this.#agent = agent;
     this.#fetch = fetch;
+    this.#kept = new UsechatTransport({ api: agent.path, fetch });
+    this.#sent = new DefaultChatTransport({ api: agent.path, fetch });
+    this.#socket = new WebSocketChatTransport({
+      url: agent.socket ?? "",
+      // It may be given bytes of memory that is shared, which nobody sends here.
+      webSocket: webSocket as Socket,
+      headers: signature,
+      prepareSendMessagesRequest: ({ messages }) => ({ messages: agent.keeps ? messages.slice(-1) : messages }),
+    });
   }
 
-  /** Stops the agent, and not only the reading of it. */
+  readonly sendMessages: ChatTransport<UIMessage>["sendMessages"] = (options) => this.#used().sendMessages(options);
+
+  readonly reconnectToStream: ChatTransport<UIMessage>["reconnectToStream"] = (options) => this.#used().reconnectToStream(options);
+
+  #used(): ChatTransport<UIMessage> {
+    if (this.wire === "WebSocket") return this.#socket;
+    return this.#agent.keeps ? this.#kept : this.#sent;
+  }
+
+  /** Stops an agent that an aborted request does not stop. */
   async halt(chatId: string, turn: string | undefined): Promise<void> {
+    if (this.#agent.keeps) return;
     const query = turn === undefined ? "" : `?turn=${encodeURIComponent(turn)}`;
-    await this.#fetch(`${this.#chat(chatId)}/stop${query}`, { method: "POST" });
+    await this.#fetch(`${this.#agent.path}/${encodeURIComponent(chatId)}/stop${query}`, { method: "POST" });
   }
 
   async messages(chatId: string): Promise<UIMessage[]> {
-    if (!this.#agent.keeps) return [];
-    const response = await this.#fetch(`${this.#chat(chatId)}/messages`);
-    return (await read(response)) as UIMessage[];
+    return this.#agent.keeps ? this.#kept.messages(chatId) : [];
   }
 
   /** The chats of whoever asks; none where the server has no list for them. */
-  async chats(): Promise<ChatEntry[]> {
-    if (!this.#agent.lists) return [];
-    const response = await this.#fetch(`${this.#agent.path}s`);
-    return ((await read(response)) as { chats: ChatEntry[] }).chats;
+  async chats(after?: string): Promise<{ chats: ChatEntry[]; next?: string }> {
+    return this.#agent.lists ? this.#kept.chats(after) : { chats: [] };
   }
 
-  async remove(chatId: string): Promise<void> {
-    const response = await this.#fetch(this.#chat(chatId), { method: "DELETE" });
-    if (!response.ok) throw new Error(await response.text());
+  remove(chatId: string): Promise<void> {
+    return this.#kept.remove(chatId);
   }
 
   /** Answers a question where it was asked; false where the answer has to be a message. */
-  async answer(questionId: string, answer: string): Promise<boolean> {
+  async answer(questionId: string, answer: string | boolean): Promise<boolean> {
     if (this.#agent.answers === null) return false;
     const response = await this.#fetch(this.#agent.answers, {
       method: "POST",
@@ -61,14 +73,4 @@ export class Transport extends DefaultChatTransport<UIMessage> {
     });
     return response.ok;
   }
-
-  #chat(chatId: string): string {
-    return `${this.#agent.path}/${encodeURIComponent(chatId)}`;
-  }
-}
-
-async function read(response: Response): Promise<unknown> {
-  if (response.status === 401) throw new SignedOut();
-  if (!response.ok) throw new Error(await response.text());
-  return response.json();
 }

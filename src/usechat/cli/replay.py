@@ -2,11 +2,13 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
 
+import msgspec
 import typer
 
 from usechat.cli.refusal import refuse
-from usechat.testing import Recording, play
+from usechat.testing import RecordedChunk, Recording, play
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -47,8 +49,8 @@ def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
 
     async def answer(_request: Request) -> Response:
         headers = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
-        headers["x-vercel-ai-ui-message-stream"] = "v1"
-        return StreamingResponse(play(recording, speed=speed), headers=headers, media_type="text/event-stream")
+        headers |= {"x-vercel-ai-ui-message-stream": "v1", "x-usechat-turn": uuid4().hex}
+        return StreamingResponse(play(_anew(recording), speed=speed), headers=headers, media_type="text/event-stream")
 
     async def nothing(_request: Request) -> Response:
         return Response(status_code=204)
@@ -56,10 +58,31 @@ def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
     async def no_messages(_request: Request) -> Response:
         return JSONResponse([])
 
+    async def no_chats(_request: Request) -> Response:
+        return JSONResponse({"chats": []})
+
     routes = [
         Route(path, answer, methods=["POST"]),
+        Route(f"{path}s", no_chats),
+        Route(f"{path}/{{chat}}", nothing, methods=["DELETE"]),
         Route(f"{path}/{{chat}}/stream", nothing),
         Route(f"{path}/{{chat}}/stop", nothing, methods=["POST"]),
         Route(f"{path}/{{chat}}/messages", no_messages),
     ]
     return Starlette(routes=routes, middleware=[host_check(), cors(["*"])])
+
+
+def _anew(recording: Recording) -> Recording:
+    """The recording as a message of its own each time, since pages tell messages apart by their ids."""
+    if recording.continues is not None:
+        return recording
+    return msgspec.structs.replace(recording, chunks=[_started_anew(chunk) for chunk in recording.chunks])
+
+
+def _started_anew(recorded: RecordedChunk) -> RecordedChunk:
+    match msgspec.json.decode(recorded.chunk or b"null"):
+        case {"type": "start", "messageId": _, **rest}:
+            start = {"type": "start", "messageId": uuid4().hex, **rest}
+            return msgspec.structs.replace(recorded, chunk=msgspec.Raw(msgspec.json.encode(start)))
+        case _:
+            return recorded

@@ -102,10 +102,9 @@ def create_app(
     pages = []
     if page:
         profile, lists = client or settings.client, lists_all or authenticate is not None
-        pages = page_routes(
-            [PageAgent(path=path, client=profile, keeps=history != "client", lists=lists and history != "client")],
-            authenticate,
-        )
+        keeps = history != "client"
+        shown = PageAgent(path=path, client=profile, keeps=keeps, lists=lists and keeps, socket=f"{path}/ws")
+        pages = page_routes([shown], authenticate)
     return _assemble(endpoint, path, middleware, partial(app_lifespan, endpoint.chats, database, grace), pages)
 
 

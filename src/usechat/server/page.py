@@ -80,7 +80,8 @@ class PageAgent(Struct, frozen=True, kw_only=True):
     """An agent of the page: the path of its chat, its name, a sentence about it, and prompts to begin with.
 
     `client` is whom its streams are for. The server `keeps` the messages or not, and `lists` the chats for whoever asks
-    or not. `answers` is the path at which it takes the answer to a question; without one that is a message.
+    or not. `answers` is the path at which it takes the answer to a question; without one that is a message. `socket` is
+    the path of its WebSocket, over which the page may talk as well.
     """
 
     path: str
@@ -91,6 +92,7 @@ class PageAgent(Struct, frozen=True, kw_only=True):
     keeps: bool = True
     lists: bool = True
     answers: str | None = None
+    socket: str | None = None
 
 
 class _Recording(Struct):
@@ -157,9 +159,10 @@ def _guard(answer: Answer) -> Answer:
 
 
 def _shown(agent: PageAgent, root: str) -> dict[str, Any]:
-    answers = None if agent.answers is None else root + agent.answers
+    paths = {"path": agent.path, "answers": agent.answers, "socket": agent.socket}
+    below = {name: None if path is None else root + path for name, path in paths.items()}
     prompts = [PagePrompt(prompt) if isinstance(prompt, str) else prompt for prompt in agent.prompts]
-    return {**structs.asdict(agent), "path": root + agent.path, "prompts": prompts, "answers": answers}
+    return {**structs.asdict(agent), **below, "prompts": prompts}
 
 
 def _root(request: Request) -> str:

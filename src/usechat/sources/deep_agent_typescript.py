@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NotRequired, Union, get_args, get_origin
 from usechat.sources.deep_agent_parts import SIDE_EVENTS, TOLD, StepCall, Todo
 from usechat.sources.langgraph_parts import GRAPH_PARTS, SubgraphCall
 
-__all__ = ["deep_agent_types"]
+__all__ = ["deep_agent_parts", "deep_agent_types"]
 
 _HEAD: Final = """\
 // Written by `usechat types deep-agent`. Copy it into your app:
@@ -45,8 +45,13 @@ _SIMPLE: Final[dict[Any, str]] = {str: "string", float: "number", bool: "boolean
 
 def deep_agent_types() -> str:
     """One file of TypeScript, which exports `DeepAgentDataParts` and `DeepAgentMetadata`."""
+    return "\n".join((_HEAD, deep_agent_parts(), _METADATA))
+
+
+def deep_agent_parts() -> str:
+    """The types of the data parts alone, which need no other."""
     side_events = f"export type DeepAgentSideEvents = {{\n{_fields(SIDE_EVENTS)}}};\n"
-    return "\n".join((_HEAD, *_named(), side_events, _EVENT, _PARTS % _fields({**TOLD, **GRAPH_PARTS}), _METADATA))
+    return "\n".join((*_named(), side_events, _EVENT, _PARTS % _fields({**TOLD, **GRAPH_PARTS})))
 
 
 def _named() -> Iterator[str]:

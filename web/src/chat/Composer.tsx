@@ -1,9 +1,11 @@
-import { type ClipboardEvent, type FormEvent, type KeyboardEvent, useLayoutEffect, useRef, useState } from "react";
+import { type ClipboardEvent, type FormEvent, type KeyboardEvent, useEffect, useLayoutEffect, useRef, useState } from "react";
 
 import { Icon } from "../ui/icons.tsx";
 
 interface Props {
   running: boolean;
+  /** Files that were dropped somewhere on the chat. */
+  dropped: File[];
   send: (text: string, files: File[]) => void;
   stop: () => void;
 }
@@ -11,7 +13,7 @@ interface Props {
 // A request may have 10 MB, in which files take a third more than on the disk.
 const MOST_BYTES = 7_000_000;
 
-export function Composer({ running, send, stop }: Props) {
+export function Composer({ running, dropped, send, stop }: Props) {
   const [text, setText] = useState("");
   const [files, setFiles] = useState<File[]>([]);
   const [problem, setProblem] = useState("");
@@ -31,6 +33,7 @@ export function Composer({ running, send, stop }: Props) {
     setProblem(isTooMuch ? "Files of 7 MB in all can be sent." : "");
     if (!isTooMuch) setFiles(all);
   };
+  useEffect(() => add(dropped), [dropped]);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (running || (text.trim() === "" && files.length === 0)) return;
@@ -50,15 +53,7 @@ export function Composer({ running, send, stop }: Props) {
   };
 
   return (
-    <form
-      className="composer"
-      onSubmit={submit}
-      onDragOver={(event) => event.preventDefault()}
-      onDrop={(event) => {
-        event.preventDefault();
-        add(event.dataTransfer.files);
-      }}
-    >
+    <form className="composer" onSubmit={submit}>
       {problem && <p role="alert" className="problem">{problem}</p>}
       {files.length > 0 && (
         <ul className="attached" aria-label="Attached files">

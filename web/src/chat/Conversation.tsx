@@ -1,13 +1,14 @@
 import { isToolUIPart, type UIMessage } from "ai";
-import { useEffect } from "react";
+import { type DragEvent, useEffect, useState } from "react";
 
 import type { Connection } from "../connection.ts";
 import { Inspector } from "../inspector/Inspector.tsx";
-import { DataPart } from "../parts/data/DataPart.tsx";
-import type { Recording } from "../recording/file.ts";
+import { DataPart } from "../kit.ts";
+import { isRecording, type Recording } from "../recording/file.ts";
 import type { Agent, Prompt } from "../settings.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Composer } from "./Composer.tsx";
+import { messageOf } from "./errors.ts";
 import { Message } from "./Message.tsx";
 import { Transcript } from "./Transcript.tsx";
 import { useConversation } from "./useConversation.ts";
@@ -28,6 +29,8 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
   const chat = useConversation(connection, id, loaded, played);
   const { messages, running, error } = chat;
   const last = messages.at(-1);
+  const [dropped, setDropped] = useState<File[]>([]);
+  const drop = (event: DragEvent) => setDropped([...event.dataTransfer.files].filter((file) => !isRecording(file)));
   const suggest = (text: string) => chat.send(text, []);
   useEffect(() => {
     if (messages.length > 0) onTurn();
@@ -35,7 +38,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
 
   return (
     <>
-      <main className="chat">
+      <main className="chat" onDrop={drop}>
         <Transcript busy={running} count={messages.length}>
           {messages.length === 0 && !running && <Welcome agent={connection.agent} send={suggest} />}
           {messages.map((message) => (
@@ -49,14 +52,15 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
             />
           ))}
           {chat.transient.map(({ name, data }) => (
-            <DataPart key={name} name={name} data={data} answer={chat.actions.answer} />
+            <DataPart key={name} part={{ type: `data-${name}`, data }} answer={chat.actions.answer} />
           ))}
           {running && <p className="waiting" aria-hidden="true"><span /><span /><span /></p>}
+          {chat.isStopped && !running && <p className="muted">Stopped</p>}
           {error && <Failure text={messageOf(error)} retry={chat.retry} />}
         </Transcript>
         <div className="column foot">
           {messages.length > 0 && !running && <Prompts prompts={connection.agent.prompts} className="chips" send={suggest} />}
-          <Composer running={running} send={chat.send} stop={chat.stop} />
+          <Composer running={running} dropped={dropped} send={chat.send} stop={chat.stop} />
         </div>
         <p role="status" className="unseen">
           {statusOf(chat.status, chat.isStopped, last)}
@@ -71,7 +75,7 @@ function Welcome({ agent, send }: { agent: Agent; send: (text: string) => void }
   return (
     <div className="welcome">
       <header>
-        <h1>What shall we talk about?</h1>
+        <h2>What shall we talk about?</h2>
         {agent.about && <p className="muted">{agent.about}</p>}
       </header>
       <Prompts prompts={agent.prompts} className="prompts" send={send} />
@@ -93,7 +97,7 @@ function Prompts({ prompts, className, send }: { prompts: Prompt[]; className: s
   );
 }
 
-function Failure({ text, retry }: { text: string; retry: () => void }) {
+export function Failure({ text, retry }: { text: string; retry: () => void }) {
   return (
     <div role="alert" className="notice bad">
       <Icon name="alert" />
@@ -103,16 +107,6 @@ function Failure({ text, retry }: { text: string; retry: () => void }) {
       </button>
     </div>
   );
-}
-
-/** What the server said, which some servers wrap in JSON. */
-function messageOf(error: Error): string {
-  try {
-    const told = (JSON.parse(error.message) as { error?: unknown } | null)?.error;
-    return typeof told === "string" ? told : error.message;
-  } catch {
-    return error.message || "Something went wrong.";
-  }
 }
 
 function statusOf(status: string, isStopped: boolean, last: UIMessage | undefined): string {

@@ -1,7 +1,7 @@
 import { isToolUIPart, type UIMessage } from "ai";
 import { memo, useState } from "react";
 
-import { DataPart } from "../parts/data/DataPart.tsx";
+import { type AnswerQuestion, DataPart } from "../kit.ts";
 import { FilePart } from "../parts/FilePart.tsx";
 import { Reasoning } from "../parts/Reasoning.tsx";
 import { type Source, Sources } from "../parts/Sources.tsx";
@@ -15,7 +15,7 @@ import { Usage } from "./Usage.tsx";
 export interface MessageActions extends ToolAnswers {
   regenerate: (messageId: string) => void;
   edit: (message: UIMessage, text: string) => void;
-  answer: (questionId: string, value: string) => void;
+  answer: AnswerQuestion;
 }
 
 interface Props {
@@ -107,7 +107,6 @@ function PartView({ part, live, open, isUser, actions }: Context & { part: Part 
     case "step-start":
       return <span className="step" />;
     default:
-      if (!part.type.startsWith("data-") || !("data" in part)) return null;
-      return <DataPart name={part.type.slice("data-".length)} data={part.data} answer={actions.answer} />;
+      return <DataPart part={part} live={live} answer={actions.answer} />;
   }
 }

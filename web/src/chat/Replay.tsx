@@ -1,4 +1,4 @@
-import { useMemo, useState } from "react";
+import { useEffect, useMemo, useState } from "react";
 
 import { Connection } from "../connection.ts";
 import { Player, type Speed } from "../recording/player.ts";
@@ -19,9 +19,10 @@ export function Replay({ recording, agent, inspecting, closeInspector, close }: 
   const player = useMemo(() => new Player(recording), [recording]);
   const [speed, setSpeed] = useState<Speed>(1);
   const connection = useMemo(() => {
-    const played = { ...agent, keeps: false, lists: false, prompts: [] };
+    const played = { ...agent, keeps: false, lists: false, prompts: [], socket: null };
     return new Connection(played, player.fetch);
   }, [agent, player]);
+  useEffect(() => () => connection.forget("replay"), [connection]);
   const choose = (chosen: 1 | 4) => {
     setSpeed(chosen);
     player.speed = chosen;

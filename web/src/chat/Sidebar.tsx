@@ -1,13 +1,15 @@
-import { type MouseEvent, useState } from "react";
+import { type MouseEvent, useId, useState } from "react";
 
+import type { ChatEntry } from "../kit.ts";
 import type { Agent } from "../settings.ts";
-import type { ChatEntry } from "../transport.ts";
 import { Icon } from "../ui/icons.tsx";
 
 interface Props {
   agents: Agent[];
   agent: Agent;
   chats: ChatEntry[];
+  /** Shows older ones, if there are some. */
+  more: (() => void) | undefined;
   current: string;
   linkTo: (chatId: string) => string;
   open: (chatId: string) => void;
@@ -16,7 +18,7 @@ interface Props {
   choose: (agent: Agent) => void;
 }
 
-export function Sidebar({ agents, agent, chats, current, linkTo, open, begin, remove, choose }: Props) {
+export function Sidebar({ agents, agent, chats, more, current, linkTo, open, begin, remove, choose }: Props) {
   return (
     <nav className="sidebar" aria-label="Chats">
       <p className="brand">usechat</p>
@@ -38,6 +40,13 @@ export function Sidebar({ agents, agent, chats, current, linkTo, open, begin, re
         {chats.map((chat) => (
           <Entry key={chat.id} chat={chat} isCurrent={chat.id === current} href={linkTo(chat.id)} open={() => open(chat.id)} remove={() => remove(chat.id)} />
         ))}
+        {more && (
+          <li>
+            <button type="button" className="button quiet wide" onClick={more}>
+              Older chats
+            </button>
+          </li>
+        )}
       </ul>
     </nav>
   );
@@ -53,6 +62,7 @@ interface EntryProps {
 
 function Entry({ chat, isCurrent, href, open, remove }: EntryProps) {
   const [isAsked, setAsked] = useState(false);
+  const id = useId();
   const title = chat.title || "Without a title";
   const follow = (event: MouseEvent) => {
     // Whoever wants a tab of its own gets one.
@@ -62,15 +72,15 @@ function Entry({ chat, isCurrent, href, open, remove }: EntryProps) {
   };
   return (
     <li className={isCurrent ? "entry current" : "entry"}>
-      <a href={href} aria-current={isCurrent ? "page" : undefined} onClick={follow} dir="auto" title={title}>
+      <a id={id} href={href} aria-current={isCurrent ? "page" : undefined} onClick={follow} dir="auto" title={title}>
         {title}
       </a>
       {isAsked ? (
-        <button type="button" className="button small danger" autoFocus onClick={remove} onBlur={() => setAsked(false)}>
+        <button type="button" className="button small danger" aria-describedby={id} autoFocus onClick={remove} onBlur={() => setAsked(false)}>
           Really delete
         </button>
       ) : (
-        <button type="button" className="button quiet" aria-label="Delete" title="Delete" onClick={() => setAsked(true)}>
+        <button type="button" className="button quiet" aria-label="Delete" aria-describedby={id} title="Delete" onClick={() => setAsked(true)}>
           <Icon name="trash" />
         </button>
       )}

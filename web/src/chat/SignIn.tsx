@@ -8,7 +8,6 @@ export function SignIn({ done }: { done: () => void }) {
   return (
     <main className="signin">
       <form
-        className="card"
         onSubmit={(event) => {
           event.preventDefault();
           token.set(value.trim());

@@ -1,6 +1,6 @@
-import { fields } from "../parts/data/fields.ts";
 import { count } from "../ui/numbers.ts";
 
+const fields = (value: unknown) => (typeof value === "object" && value !== null ? (value as Record<string, unknown>) : {});
 const number = (value: unknown) => (typeof value === "number" && Number.isFinite(value) ? value : undefined);
 
 /** What the answer used and cost, if its metadata says so. */

@@ -1,6 +1,6 @@
 /** One chat: its messages, and everything a user can do to them. */
 import { useChat, type UseChatHelpers } from "@ai-sdk/react";
-import { lastAssistantMessageIsCompleteWithApprovalResponses, lastAssistantMessageIsCompleteWithToolCalls, type UIMessage } from "ai";
+import type { UIMessage } from "ai";
 import { useEffect, useMemo, useRef, useState } from "react";
 
 import type { Connection } from "../connection.ts";
@@ -19,21 +19,22 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
   const { transport, recorder } = connection;
   const [transient, setTransient] = useState<TransientData[]>([]);
   const [isStopped, setStopped] = useState(false);
-  const chat = useChat({
-    id,
-    messages: loaded,
-    transport,
-    throttle: FRAME,
-    sendAutomaticallyWhen: ({ messages }) =>
-      lastAssistantMessageIsCompleteWithToolCalls({ messages }) || lastAssistantMessageIsCompleteWithApprovalResponses({ messages }),
-    onData: (part) => {
+  const opened = useMemo(() => connection.open(id, loaded), []);
+  // One of the hook's own would be stopped when the user goes to another chat.
+  const chat = useChat({ chat: opened.chat, throttle: FRAME });
+  useEffect(() => {
+    opened.onData = (part) => {
       if (!("transient" in part) || part.transient !== true) return;
       const name = part.type.slice("data-".length);
       setTransient((known) => [...known.filter((other) => other.name !== name), { name, data: part.data }]);
-    },
-  });
+    };
+    return () => {
+      opened.onData = () => undefined;
+    };
+  }, []);
   const running = chat.status === "submitted" || chat.status === "streaming";
   const latest = useRef(chat);
+  const wasStopped = useRef(false);
   useEffect(() => {
     latest.current = chat;
   });
@@ -53,9 +54,10 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
     };
     const follow = async () => {
       if (!isIdle()) return;
+      wasStopped.current = false;
       await latest.current.resumeStream();
-      // The turn may have ended between the two questions.
-      await load();
+      // The turn may have ended between the two questions; one that is being stopped is not in the history yet.
+      if (!wasStopped.current) await load();
     };
     if (played !== undefined) void play(latest.current, played);
     else if (loaded.length > 0) void follow();
@@ -75,9 +77,9 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
   }, []);
 
   const actions = useMemo<MessageActions>(() => {
-    const answered = (questionId: string, value: string) => {
+    const answered = (questionId: string, value: string | boolean) => {
       void transport.answer(questionId, value).then((isTaken) => {
-        if (!isTaken) void latest.current.sendMessage({ text: value });
+        if (!isTaken) void latest.current.sendMessage({ text: value === true ? "Yes" : value === false ? "No" : value });
       });
     };
     return {
@@ -97,6 +99,7 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
 
   const stop = () => {
     setStopped(true);
+    wasStopped.current = true;
     // The page stops reading, and the agent stops working.
     void chat.stop();
     void transport.halt(id, recorder.latest(id)?.id);

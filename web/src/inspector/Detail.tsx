@@ -1,9 +1,9 @@
 import type { UIMessage } from "ai";
 
+import { Json } from "../kit.ts";
 import { partMade } from "../recording/made.ts";
 import type { Turn } from "../recording/recorder.ts";
 import { Icon } from "../ui/icons.tsx";
-import { Json } from "../ui/Json.tsx";
 
 interface Props {
   turn: Turn;

@@ -12,6 +12,7 @@ export function FiguresView({ turn }: { turn: Turn }) {
     ["Chunks", count(turn.chunks.length)],
     ["Chunks/s", rate === undefined ? "–" : count(Math.round(rate))],
     ["Bytes", count(turn.bytes)],
+    ...(turn.connections > 1 ? ([["Connections", count(turn.connections)]] as [string, string][]) : []),
   ];
   return (
     <>

@@ -4,6 +4,7 @@ import { useState, useSyncExternalStore } from "react";
 import type { Connection } from "../connection.ts";
 import { download } from "../recording/file.ts";
 import type { RecordedChunk, Turn } from "../recording/recorder.ts";
+import type { Transport, Wire } from "../transport.ts";
 import { CopyButton } from "../ui/CopyButton.tsx";
 import { Icon } from "../ui/icons.tsx";
 import { Detail } from "./Detail.tsx";
@@ -28,7 +29,16 @@ export function Inspector({ connection, chatId, messages, close }: Props) {
   const turns = recorder.turns.filter((turn) => turn.chatId === chatId);
   const turn = turns.find(({ key }) => key === chosen) ?? turns.at(-1);
   return (
-    <aside className="inspector" role="region" aria-label="Inspector">
+    <aside
+      className="inspector"
+      role="region"
+      aria-label="Inspector"
+      onKeyDown={({ key, target }) => {
+        // There it empties the filter.
+        const isFilter = target instanceof HTMLInputElement && target.value !== "";
+        if (key === "Escape" && !isFilter) close();
+      }}
+    >
       <header>
         <h2>Inspector</h2>
         {turn && (
@@ -41,7 +51,7 @@ export function Inspector({ connection, chatId, messages, close }: Props) {
           </select>
         )}
         {turn && <span className="badge">{turn.transport}</span>}
-        <button type="button" className="button quiet close" aria-label="Close" onClick={close}>
+        <button type="button" className="button quiet close" aria-label="Close" autoFocus={isOver()} onClick={close}>
           <Icon name="close" />
         </button>
       </header>
@@ -50,7 +60,29 @@ export function Inspector({ connection, chatId, messages, close }: Props) {
       ) : (
         <p className="muted empty">What the server sends from now on is shown here, chunk by chunk.</p>
       )}
+      {agent.socket !== null && <WireChoice transport={connection.transport} />}
     </aside>
+  );
+}
+
+/** Whether it lies over the chat, which the keyboard then has to leave. */
+const isOver = () => matchMedia("(max-width: 1100px)").matches;
+
+function WireChoice({ transport }: { transport: Transport }) {
+  const [wire, setWire] = useState(transport.wire);
+  const choose = (chosen: Wire) => {
+    transport.wire = chosen;
+    setWire(chosen);
+  };
+  return (
+    <footer className="row" role="group" aria-label="Next answer over">
+      <span className="muted">Next answer over</span>
+      {(["SSE", "WebSocket"] as const).map((name) => (
+        <button key={name} type="button" className="button small choice" aria-pressed={wire === name} onClick={() => choose(name)}>
+          {name}
+        </button>
+      ))}
+    </footer>
   );
 }
 
@@ -87,7 +119,8 @@ function TurnView({ turn, client, messages }: { turn: Turn; client: string; mess
           Recording
         </button>
         {turn.kind === "asked" && (
-          <div className="row" role="group" aria-label="The request in other words">
+          <div className="row" role="group" aria-label="Copy the request as a program">
+            <span className="muted">Copy as</span>
             <CopyButton text={() => asCurl(turn)} label="curl" shown="curl" />
             <CopyButton text={() => asPython(turn)} label="Python" shown="Python" />
             <CopyButton text={() => asUseChat(turn)} label="useChat" shown="useChat" />

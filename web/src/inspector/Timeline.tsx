@@ -54,27 +54,34 @@ export function Timeline({ chunks, places, selected, select }: Props) {
     select(places?.[to] ?? to);
   };
   return (
-    <div
-      ref={area}
-      className="timeline"
-      role="listbox"
-      aria-label="Chunks"
-      tabIndex={0}
-      aria-activedescendant={place >= 0 ? `chunk-${selected}` : undefined}
-      onKeyDown={move}
-      onScroll={({ currentTarget: box }) => {
-        setTop(box.scrollTop);
-        follows.current = box.scrollHeight - box.scrollTop - box.clientHeight < HEIGHT;
-      }}
-    >
-      <div role="presentation" style={{ height: count * HEIGHT }}>
-        <div role="presentation" style={{ transform: `translateY(${first * HEIGHT}px)` }}>
-          {seen.map((index, offset) => (
-            <Row key={index} chunks={chunks} index={index} selected={index === selected} select={select} size={count} position={first + offset + 1} />
-          ))}
+    <>
+      <div className="chunk-row head" aria-hidden="true">
+        <span className="at">ms</span>
+        <span className="gap">gap</span>
+        <span className="type">chunk</span>
+      </div>
+      <div
+        ref={area}
+        className="timeline"
+        role="listbox"
+        aria-label="Chunks"
+        tabIndex={0}
+        aria-activedescendant={place >= 0 ? `chunk-${selected}` : undefined}
+        onKeyDown={move}
+        onScroll={({ currentTarget: box }) => {
+          setTop(box.scrollTop);
+          follows.current = box.scrollHeight - box.scrollTop - box.clientHeight < HEIGHT;
+        }}
+      >
+        <div role="presentation" style={{ height: count * HEIGHT }}>
+          <div role="presentation" style={{ transform: `translateY(${first * HEIGHT}px)` }}>
+            {seen.map((index, offset) => (
+              <Row key={index} chunks={chunks} index={index} selected={index === selected} select={select} size={count} position={first + offset + 1} />
+            ))}
+          </div>
         </div>
       </div>
-    </div>
+    </>
   );
 }
 

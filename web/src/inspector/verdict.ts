@@ -20,13 +20,15 @@ export interface Verdict {
 }
 
 const LARGEST = 3_500_000;
-const known = new WeakMap<Turn, Promise<Verdict>>();
+const known = new WeakMap<Turn, { chunks: number; verdict: Promise<Verdict> }>();
 
-/** Asks once for each turn that is over. */
+/** Asks once for each turn that is over, and again if it went on after its connection was lost. */
 export function verdictOf(turn: Turn, client: string): Promise<Verdict> {
-  const asked = known.get(turn) ?? ask(turn, client);
-  known.set(turn, asked);
-  return asked;
+  const before = known.get(turn);
+  if (before?.chunks === turn.chunks.length) return before.verdict;
+  const verdict = ask(turn, client);
+  known.set(turn, { chunks: turn.chunks.length, verdict });
+  return verdict;
 }
 
 async function ask(turn: Turn, client: string): Promise<Verdict> {

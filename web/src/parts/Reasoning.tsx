@@ -1,5 +1,5 @@
 import { Markdown } from "../chat/Markdown.tsx";
-import { Fold } from "../ui/Fold.tsx";
+import { Fold } from "../kit.ts";
 import { Icon } from "../ui/icons.tsx";
 
 /** What the agent thinks: open while it does, then folded. */

@@ -7,14 +7,14 @@ export type Source = SourceUrlUIPart | SourceDocumentUIPart;
 
 export function Sources({ sources }: { sources: Source[] }) {
   return (
-    <section className="sources" aria-label="Sources">
+    <div className="sources" role="group" aria-label="Sources">
       <p className="label">Sources</p>
       <ol>
         {sources.map((source, index) => (
           <li key={index}>{source.type === "source-url" ? <Page source={source} /> : <Document source={source} />}</li>
         ))}
       </ol>
-    </section>
+    </div>
   );
 }
 

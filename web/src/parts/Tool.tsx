@@ -1,8 +1,7 @@
 import { type DynamicToolUIPart, getToolName, type ToolUIPart } from "ai";
 
-import { Fold } from "../ui/Fold.tsx";
+import { Fold, Json } from "../kit.ts";
 import { Icon } from "../ui/icons.tsx";
-import { Json } from "../ui/Json.tsx";
 import { Approval } from "./Approval.tsx";
 import { BrowserTool } from "./BrowserTool.tsx";
 

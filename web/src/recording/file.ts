@@ -40,6 +40,9 @@ function valueOf(data: string): { chunk: unknown } | { data: string } {
   }
 }
 
+/** Whether a file that is dropped on the page is to be played, and not to be sent. */
+export const isRecording = ({ name }: File): boolean => name.endsWith(".jsonl");
+
 /** Reads a file; throws an error with a sentence for the user if it is no recording. */
 export async function readRecording(file: Blob): Promise<Recording> {
   const [head, ...lines] = (await file.text()).split("\n").filter((line) => line.trim() !== "");

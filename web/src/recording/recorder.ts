@@ -1,7 +1,8 @@
 /** Keeps what came over the wire, with the time of each chunk, for the inspector. */
 import type { UIMessage } from "ai";
 
-import { SseParser } from "./sse.ts";
+import type { Wire } from "../transport.ts";
+import { type SseEvent, SseParser } from "./sse.ts";
 
 export interface RecordedChunk {
   /** Milliseconds since the request was sent. */
@@ -17,7 +18,7 @@ export interface Turn {
   /** The server's name for it, which reconnecting needs. */
   id: string | undefined;
   kind: "asked" | "resumed";
-  transport: "SSE";
+  transport: Wire;
   request: { url: string; body: string };
   /** The message that the stream continues, if it does. */
   continues: UIMessage | undefined;
@@ -25,6 +26,8 @@ export interface Turn {
   status: number | undefined;
   firstByte: number | undefined;
   bytes: number;
+  /** How often it was connected to: more than once if the connection was lost. */
+  connections: number;
   chunks: RecordedChunk[];
   /** The types of its chunks. */
   types: Set<string>;
@@ -48,16 +51,17 @@ export class Recorder {
     return () => this.#listeners.delete(listener);
   };
 
-  begin(told: Pick<Turn, "chatId" | "kind" | "request" | "continues">): Turn {
+  begin(told: Pick<Turn, "chatId" | "kind" | "request" | "continues">, transport: Wire = "SSE"): Turn {
     const turn: Turn = {
       ...told,
       key: this.#made++,
       id: undefined,
-      transport: "SSE",
+      transport,
       started: performance.now(),
       status: undefined,
       firstByte: undefined,
       bytes: 0,
+      connections: 0,
       chunks: [],
       types: new Set(),
       ended: false,
@@ -70,6 +74,12 @@ export class Recorder {
   forget(turn: Turn): void {
     this.turns = this.turns.filter((other) => other !== turn);
     this.changed();
+  }
+
+  /** The turn that a stream goes on with, by the id of the event after which it does. */
+  interrupted(chatId: string, after: string): Turn | undefined {
+    const mark = after.slice(0, after.lastIndexOf("."));
+    return this.turns.findLast((turn) => turn.chatId === chatId && mark !== "" && turn.id?.startsWith(mark));
   }
 
   latest(chatId: string): Turn | undefined {
@@ -90,6 +100,8 @@ export class Recorder {
   /** Passes a body on, and records what it holds. */
   tap(turn: Turn, body: ReadableStream<Uint8Array>): ReadableStream<Uint8Array> {
     const parser = new SseParser();
+    turn.ended = false;
+    turn.connections += 1;
     const end = () => {
       turn.ended = true;
       this.changed();
@@ -127,11 +139,16 @@ export class Recorder {
   }
 
   #take(turn: Turn, parser: SseParser, bytes: Uint8Array): void {
+    const events = parser.feed(bytes).filter(({ data }) => data !== "" && data !== "[DONE]");
+    this.add(turn, bytes.length, events);
+  }
+
+  /** Keeps what came now. */
+  add(turn: Turn, bytes: number, events: SseEvent[]): void {
     const at = performance.now() - turn.started;
     turn.firstByte ??= at;
-    turn.bytes += bytes.length;
-    for (const { raw, data } of parser.feed(bytes)) {
-      if (data === "" || data === "[DONE]") continue;
+    turn.bytes += bytes;
+    for (const { raw, data } of events) {
       const type = typeOf(data);
       turn.types.add(type);
       turn.chunks.push({ at, type, raw, data });

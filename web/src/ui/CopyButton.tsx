@@ -10,7 +10,7 @@ export function CopyButton({ text, label = "Copy", shown }: { text: () => string
     const timer = setTimeout(() => setDone(false), 1500);
     return () => clearTimeout(timer);
   }, [isDone]);
-  const copy = () => void navigator.clipboard.writeText(text()).then(() => setDone(true));
+  const copy = () => void write(text()).then(() => setDone(true));
   return (
     <button type="button" className={shown ? "button small" : "button quiet"} aria-label={label} title={label} onClick={copy}>
       <Icon name={isDone ? "check" : "copy"} />
@@ -22,4 +22,15 @@ export function CopyButton({ text, label = "Copy", shown }: { text: () => string
       )}
     </button>
   );
+}
+
+/** Browsers have the clipboard only on https and on this computer; elsewhere what is selected can be copied. */
+async function write(text: string): Promise<void> {
+  if (window.isSecureContext) return navigator.clipboard.writeText(text);
+  const area = document.createElement("textarea");
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
 }

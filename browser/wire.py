@@ -1,0 +1,54 @@
+"""A way to a server that can be cut."""
+
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+from loopback import SECONDS
+
+__all__ = ["Wire", "wire"]
+
+
+class Wire:
+    """The connections through it."""
+
+    def __init__(self, listener: socket.socket, port: int) -> None:
+        self._listener = listener
+        self._port = port
+        self._ends: list[socket.socket] = []
+
+    def serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, far = self._listener.accept()[0], socket.create_connection(("127.0.0.1", self._port))
+                self._ends += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=ends).start()
+
+    def cut(self) -> None:
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._ends.clear()
+
+    def _pass(self, start: socket.socket, end: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := start.recv(65_536):
+                end.sendall(piece)
+        for side in (start, end):
+            with suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def wire(url: str) -> Generator[tuple[str, Wire], None, None]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        laid = Wire(listener, int(url.rpartition(":")[2]))
+        thread = threading.Thread(target=laid.serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", laid
+        listener.shutdown(socket.SHUT_RDWR)
+        laid.cut()
+        thread.join(SECONDS)
