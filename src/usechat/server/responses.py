@@ -154,6 +154,8 @@ class _Stream:
                 began()
                 began = None
             if not self._is_awake:
+                # It is not kept while nothing comes.
+                del body
                 self._waiter = self._loop.create_future()
                 await self._waiter
 
