@@ -180,7 +180,12 @@ def print_targets(fast: dict[str, dict[int, Speed]], paced: dict[str, Speed], me
         ),
         ("more than 1x: CPU of the best peer / of usechat, at worst", ahead, 1, 1),
         ("at most 1.2x: CPU of a paced chunk of usechat / of bare", paced[OURS].cpu / paced[BARE].cpu, 1.2, -1),
-        ("at most 2x: p50 to first byte, paced, usechat / bare", paced[OURS].first_byte / paced[BARE].first_byte, 2, -1),
+        (
+            "at most 2x: p50 to first byte, paced, usechat / bare",
+            paced[OURS].first_byte / paced[BARE].first_byte,
+            2,
+            -1,
+        ),
         ("at most 1.2x: memory of an idle stream, usechat / bare", memory[OURS] / memory[BARE], 1.2, -1),
         ("at most 200 ms: p99 to first byte, 100 fast streams", ours[100].worst_first_byte * 1e3, 200, -1),
         ("at most 200 ms: p99 to first byte, 100 paced streams", paced[OURS].worst_first_byte * 1e3, 200, -1),

@@ -134,7 +134,7 @@ class Steps(NamedTuple):
     collector: float
     own: float
     total: float
-    count: int
+    number: int
 
 
 def measure_steps(steps: Iterator[object]) -> Steps:
@@ -171,7 +171,7 @@ def measure(name: str, message: UIMessage | None, log: list[bytes]) -> None:
     begun = (time.process_time() - begin) * 1000
     piece = measure_steps(pieces)
     row = f"{name:46}{made:8.2f}{take.longest:8.2f}{take.collector:11.2f}{take.own:8.2f}"
-    print(f"{row}{begun:8.2f}{piece.longest:8.2f}{piece.total:10.0f}{piece.count:8,}")
+    print(f"{row}{begun:8.2f}{piece.longest:8.2f}{piece.total:10.0f}{piece.number:8,}")
 
 
 def main() -> None:

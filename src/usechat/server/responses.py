@@ -128,7 +128,7 @@ class _Stream:
         reader.log.watch(self._wake)
 
     async def run(self, began: Callable[[], None] | None) -> None:
-        """Send all that is there and all that comes, until it is over; `began` is called when the first bytes were sent.
+        """Send all that is there and all that comes, until it is over; `began` is called after the first bytes.
 
         Every chunk of every client takes this way: where nothing else is to be done it calls `take` and `send` only.
         """
