@@ -186,9 +186,8 @@ class Fold:
 
     def _end(self, chunk: TextEnd | ReasoningEnd) -> None:
         entry = self._latest.pop(_key(chunk))
-        if entry.deltas is not None:
-            # Not a list: of those the garbage collector looks at each one again and again, which holds the loop.
-            entry.deltas = tuple(entry.deltas)
+        # No list: of those the garbage collector looks at each one again and again, which holds the loop.
+        entry.deltas = entry.deltas and tuple(entry.deltas)
         self._keep(chunk)
 
     def _data(self, chunk: Data) -> None:
