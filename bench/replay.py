@@ -1,12 +1,14 @@
 """How long a replay of the largest turn keeps its event loop waiting: processor time of the longest steps, in ms.
 
+Of the longest step it also says how much of it was Python's garbage collector, which may come in any step of anybody.
 Run it with `PYTHONPATH=src python bench/replay.py`.
 """
 
+import gc
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from usechat.protocol.chunks import (
     Chunk,
@@ -107,16 +109,46 @@ MESSAGES: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def longest(steps: Iterator[object]) -> tuple[float, float, int]:
-    """The longest step, the time of all, and their number."""
-    worst = total = 0.0
+class Collector:
+    """How long the garbage collector has worked, in ms."""
+
+    def __init__(self) -> None:
+        self.worked = 0.0
+        self._began = 0.0
+        gc.callbacks.append(self._called)
+
+    def _called(self, phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.process_time()
+        else:
+            self.worked += (time.process_time() - self._began) * 1000
+
+
+COLLECTOR = Collector()
+
+
+class Steps(NamedTuple):
+    """The longest step, what of it was the collector, the longest without it, the time of all, and their number."""
+
+    longest: float
+    collector: float
+    own: float
+    total: float
+    number: int
+
+
+def measure_steps(steps: Iterator[object]) -> Steps:
+    longest = collector = own = total = 0.0
     for number in itertools.count():
-        begin = time.process_time()
+        begin, before = time.process_time(), COLLECTOR.worked
         done = next(steps, None) is None
-        took = (time.process_time() - begin) * 1000
-        worst, total = max(worst, took), total + took
+        took, collected = (time.process_time() - begin) * 1000, COLLECTOR.worked - before
+        total += took
+        own = max(own, took - collected)
+        if took > longest:
+            longest, collector = took, collected
         if done:
-            return worst, total, number
+            return Steps(longest, collector, own, total, number)
     raise AssertionError
 
 
@@ -133,16 +165,18 @@ def measure(name: str, message: UIMessage | None, log: list[bytes]) -> None:
     begin = time.process_time()
     replay = Replay(message, CLIENTS["portable"], FRAMES)
     made = (time.process_time() - begin) * 1000
-    take, _, _ = longest(taking(replay, log))
+    take = measure_steps(taking(replay, log))
     begin = time.process_time()
     pieces = replay.encoded()
     begun = (time.process_time() - begin) * 1000
-    encode, total, count = longest(pieces)
-    print(f"{name:46}{made:8.2f}{take:8.2f}{begun:8.2f}{encode:8.2f}{total:10.0f}{count:8,}")
+    piece = measure_steps(pieces)
+    row = f"{name:46}{made:8.2f}{take.longest:8.2f}{take.collector:11.2f}{take.own:8.2f}"
+    print(f"{row}{begun:8.2f}{piece.longest:8.2f}{piece.total:10.0f}{piece.number:8,}")
 
 
 def main() -> None:
-    print(f"{'longest step in ms':46}{'make':>8}{'take':>8}{'begin':>8}{'piece':>8}{'all':>10}{'pieces':>8}")
+    heading = f"{'longest step in ms':46}{'make':>8}{'take':>8}{'collector':>11}{'without':>8}"
+    print(f"{heading}{'begin':>8}{'piece':>8}{'all':>10}{'pieces':>8}")
     for name, chunks in TURNS.items():
         measure(f"turn of 16 MB: {name}", None, log_of(chunks()))
     for name, parts in MESSAGES.items():

@@ -57,7 +57,9 @@ class _Alarms:
             self._heap = [alarm for alarm in self._heap if alarm.callback is not None]
             heapify(self._heap)
             self._cancelled = 0
-        self._schedule()
+            self._schedule()
+        elif self._heap[0].callback is None:
+            self._schedule()
 
     def _tick(self) -> None:
         self._timer = None

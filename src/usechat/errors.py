@@ -3,7 +3,9 @@
 UsechatError
 ├── AgentError                 an agent's turn cannot go on; the text is for its user
 ├── DatabaseBusyError          the database is locked, away or too slow; the same call may succeed later
+├── DeepAgentError             a run of a DeepAgent failed (in usechat.agents.deep_agent)
 ├── DirectoryError             a row that the session directory cannot take (in usechat.server.sessions.directory)
+├── ExpressionError            an expression of a flow is wrong or failed over its values (in usechat.flows.expressions)
 ├── FlowError                  a flow that cannot run, or a run that cannot go on
 │   └── RuntimeBusyError       the runtime is at work for another run
 ├── MappingError               an event that a source cannot use; nothing of it was written

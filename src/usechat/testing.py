@@ -9,13 +9,14 @@ from msgspec import Struct
 
 from usechat.protocol.clients import ClientName
 from usechat.protocol.codec import parse_json
+from usechat.protocol.frames import encode_event
 from usechat.protocol.messages import UIMessage
+from usechat.protocol.sse import DONE
 from usechat.protocol.verdict import Violation, judge, recorded_events
 
 __all__ = ["RecordedChunk", "Recording", "assert_legal", "collect", "play"]
 
 _NO_RECORDING: Final = "This is not a recording of a turn, which the chat page's inspector saves."
-_END: Final = b"data: [DONE]\n\n"
 
 
 class RecordedChunk(Struct, frozen=True, omit_defaults=True):
@@ -28,7 +29,7 @@ class RecordedChunk(Struct, frozen=True, omit_defaults=True):
     @property
     def event(self) -> bytes:
         """The event of the stream."""
-        return b"data: %b\n\n" % (bytes(self.chunk) or self.data.encode())
+        return encode_event(bytes(self.chunk) or self.data.encode())
 
 
 class _Head(Struct):
@@ -62,7 +63,7 @@ class Recording(Struct, frozen=True):
     @property
     def body(self) -> bytes:
         """The stream as the body of a response."""
-        return b"".join([*(chunk.event for chunk in self.chunks), _END])
+        return b"".join([*(chunk.event for chunk in self.chunks), DONE])
 
 
 def collect(stream: bytes | Iterable[bytes]) -> list[dict[str, Any]]:
@@ -105,4 +106,4 @@ async def play(recording: Recording, *, speed: float = 1.0) -> AsyncGenerator[by
             await asyncio.sleep((chunk.at - before) / 1000 / speed)
         before = chunk.at
         yield chunk.event
-    yield _END
+    yield DONE

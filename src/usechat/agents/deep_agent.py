@@ -15,6 +15,7 @@ from usechat.agents.chat import Approval, Chat
 from usechat.agents.deep_agents import DeepGraphAgent
 from usechat.agents.langgraph import is_graph
 from usechat.agents.paced import paced
+from usechat.errors import UsechatError
 from usechat.protocol.writer import MessageWriter
 from usechat.sources import Mapper
 from usechat.sources.deep_agent import DeepAgentMapper, DeepAgentOptions
@@ -35,7 +36,7 @@ _log = logging.getLogger("usechat")
 _AFTER_DONE: Final = 5.0
 
 
-class DeepAgentError(Exception):
+class DeepAgentError(UsechatError):
     """What a run failed with, where its `error` event holds no exception; users are not shown it."""
 
 

@@ -7,10 +7,10 @@ from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError
 
 from usechat.database.postgres import Postgres
-from usechat.database.schema import metadata
+from usechat.database.schema import insert_into, metadata
 from usechat.database.sqlite import SqliteFile, SqliteMemory
 
-__all__ = ["Database", "metadata"]
+__all__ = ["Database", "insert_into", "metadata"]
 
 _T = TypeVar("_T")
 

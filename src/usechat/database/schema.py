@@ -1,11 +1,14 @@
 """The tables of the package, and how an older database gets what it lacks of them."""
 
+from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, MetaData, func, inspect, select, text
+from sqlalchemy import Column, Connection, MetaData, Table, func, inspect, select, text
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateColumn
 
-__all__ = ["create_tables", "metadata"]
+__all__ = ["create_tables", "insert_into", "metadata"]
 
 # A module that keeps tables puts them here; they are created when a database is opened. A column that was added later
 # has a default, and in `info["fill"]` perhaps a function of the connection that gives the rows of before their values.
@@ -13,6 +16,13 @@ metadata = MetaData()
 
 # Any number will do, as long as every process of usechat takes the same.
 _CREATION_LOCK: Final = 0x75736563686174
+
+
+@cache
+def insert_into(table: Table, dialect: str) -> sqlite.Insert:
+    """The INSERT of a dialect, which can say what becomes of a conflict; that of PostgreSQL has the same methods."""
+    # Whoever has a file of SQLite should not wait for the import of the other.
+    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
 def create_tables(connection: Connection) -> None:

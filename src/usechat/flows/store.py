@@ -5,10 +5,9 @@ from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import BigInteger, Column, Connection, Integer, Table, Text, delete, func, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from usechat.agents.open_harness import ChatRun, ChatRuns
-from usechat.database import Database, metadata
+from usechat.database import Database, insert_into, metadata
 from usechat.flows.scheduling import Event, RunSnapshot
 
 __all__ = ["DatabaseRunStore", "MemoryRunStore", "RunStore"]
@@ -34,7 +33,6 @@ _CHAT_RUNS = Table(
     Column("run_id", Text, nullable=False, unique=True),
     Column("message_id", Text, nullable=False),
 )
-_INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 class RunStore(ChatRuns, Protocol):
@@ -164,12 +162,13 @@ def _append(connection: Connection, run_id: str, bodies: list[str]) -> None:
 
 
 def _save(connection: Connection, run_id: str, body: str) -> None:
-    new = _INSERT[connection.dialect.name](_SNAPSHOTS).values(run_id=run_id, snapshot=body)
+    new = insert_into(_SNAPSHOTS, connection.dialect.name).values(run_id=run_id, snapshot=body)
     replaced = {"snapshot": new.excluded.snapshot}
     connection.execute(new.on_conflict_do_update(index_elements=[_SNAPSHOTS.c.run_id], set_=replaced))
 
 
 def _keep_chat_run(connection: Connection, chat: str, run: ChatRun) -> None:
-    new = _INSERT[connection.dialect.name](_CHAT_RUNS).values(chat=chat, run_id=run.run_id, message_id=run.message_id)
+    new = insert_into(_CHAT_RUNS, connection.dialect.name)
+    new = new.values(chat=chat, run_id=run.run_id, message_id=run.message_id)
     replaced = {"message_id": new.excluded.message_id}
     connection.execute(new.on_conflict_do_update(index_elements=[_CHAT_RUNS.c.run_id], set_=replaced))

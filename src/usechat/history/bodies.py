@@ -104,7 +104,9 @@ def title_of(messages: Sequence[UIMessage]) -> str:
     # More than is shown, since blanks go.
     words = " ".join(next(texts, "")[: 4 * _TITLE].split())
     # What joins the parts of an emoji is not printable, and belongs to them.
-    return "".join(char for char in words if char.isprintable() or char == "\u200d")[:_TITLE].rstrip()
+    if not words.isprintable():
+        words = "".join(char for char in words if char.isprintable() or char == "\u200d")
+    return words[:_TITLE].rstrip()
 
 
 def place_of(updated: float, number: int) -> str:

@@ -31,10 +31,9 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from usechat.database import Database, metadata
+from usechat.database import Database, insert_into, metadata
 from usechat.errors import TailChangedError
 from usechat.history.bodies import (
     IDS_REPEAT,
@@ -102,7 +101,6 @@ _MESSAGES = Table(
     UniqueConstraint("chat", "message_id"),
     Index("usechat_messages_of_turn", "chat", "turn", "position"),
 )
-_INSERT: Final = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _ALL: Final = sys.maxsize
 _LATEST: Final = 1e12
 
@@ -136,7 +134,6 @@ _BACKWARDS = (
     .limit(bindparam("limit"))
 )
 _LAST_USER = _BACKWARDS.where(_MESSAGES.c.role == "user")
-_NEW_CHAT = {name: make(_CHATS).on_conflict_do_nothing().returning(_CHATS.c.number) for name, make in _INSERT.items()}
 _NEW_MESSAGE = insert(_MESSAGES)
 _CHANGE = update(_MESSAGES).where(_HERE)
 _TOUCH = update(_CHATS).where(_CHATS.c.number == bindparam("chat"))
@@ -310,8 +307,8 @@ def _lock(connection: Connection, chat_id: str) -> None:
 def _lock_or_create(connection: Connection, chat_id: str, owner: str) -> tuple[int, Tail]:
     _lock(connection, chat_id)
     while (chat := _open(connection, chat_id, owner)) is None:
-        new = {"chat_id": chat_id, "owner": owner}
-        number = connection.execute(_NEW_CHAT[connection.dialect.name], new).scalar()
+        insert_new = insert_into(_CHATS, connection.dialect.name).on_conflict_do_nothing().returning(_CHATS.c.number)
+        number = connection.execute(insert_new, {"chat_id": chat_id, "owner": owner}).scalar()
         if number is not None:
             return number, Tail(0)
         _lock(connection, chat_id)

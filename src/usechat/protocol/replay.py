@@ -99,7 +99,7 @@ class _Entry(Struct, gc=False):
     chunk: Chunk
     place: int
     generation: int
-    deltas: list[str] | None = None
+    deltas: Sequence[str] | None = None
     metadata: ProviderMetadata | UnsetType = UNSET
 
 
@@ -126,8 +126,7 @@ class Fold:
             case TextStart() | ReasoningStart() | ToolInputStart():
                 self._latest[_key(chunk)] = self._keep(chunk)
             case TextEnd() | ReasoningEnd():
-                del self._latest[_key(chunk)]
-                self._keep(chunk)
+                self._end(chunk)
             case Data():
                 self._data(chunk)
             case ToolInputAvailable() | ToolInputError():
@@ -165,7 +164,7 @@ class Fold:
         entry = self._latest.get(key)
         if entry is None or entry.generation == self._generation:
             return entry
-        deltas = None if entry.deltas is None else entry.deltas.copy()
+        deltas = None if entry.deltas is None else [*entry.deltas]
         own = _Entry(entry.chunk, entry.place, self._generation, deltas, entry.metadata)
         self._latest[key] = self._entries[own.place] = own
         return own
@@ -177,12 +176,19 @@ class Fold:
             entry = self._own(key) or entry
         if entry.deltas is None:
             entry.deltas = []
+        deltas = cast("list[str]", entry.deltas)
         if isinstance(chunk, ToolInputDelta):
-            entry.deltas.append(chunk.input_text_delta)
+            deltas.append(chunk.input_text_delta)
         else:
-            entry.deltas.append(chunk.delta)
+            deltas.append(chunk.delta)
             if chunk.provider_metadata is not UNSET:
                 entry.metadata = chunk.provider_metadata
+
+    def _end(self, chunk: TextEnd | ReasoningEnd) -> None:
+        entry = self._latest.pop(_key(chunk))
+        # No list: of those the garbage collector looks at each one again and again, which holds the loop.
+        entry.deltas = entry.deltas and tuple(entry.deltas)
+        self._keep(chunk)
 
     def _data(self, chunk: Data) -> None:
         if chunk.transient is True:

@@ -177,6 +177,8 @@ _CHILDREN: dict[type, Callable[[Any], Iterable[Any]]] = {dict: dict[str, Any].va
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
+    if type(value) not in _CHILDREN:
+        return False
     layer: list[Any] = [[value]]
     for _ in range(levels + 1):
         layer = [child for item in layer for child in _CHILDREN[type(item)](item) if type(child) in _CHILDREN]

@@ -18,7 +18,7 @@ from usechat.database import Database
 from usechat.history import History, HistoryStore, MemoryHistory
 from usechat.protocol.clients import ClientName
 from usechat.protocol.requests import Limits
-from usechat.server.auth import Authenticate
+from usechat.server.bearer import Authenticate
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
 from usechat.server.draining import drain_on_signals

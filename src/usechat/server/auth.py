@@ -1,12 +1,9 @@
-"""Who is asking: the user behind a connection, by opaque tokens or by JWTs."""
+"""Who is asking, by JWTs; and all other ways to say so, which need no more than `bearer`."""
 
-import asyncio
-import hashlib
 import logging
-import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from http.client import HTTPException
 from math import inf
 from pathlib import Path
@@ -22,7 +19,7 @@ from jwt import PyJWK, PyJWTError
 from starlette.requests import HTTPConnection
 
 from usechat.errors import RequestError
-from usechat.turns.threads import Threads
+from usechat.server.bearer import Authenticate, BearerTokens, authenticated, bearer_token, is_token
 
 __all__ = [
     "Authenticate",
@@ -36,102 +33,19 @@ __all__ = [
     "is_token",
 ]
 
-Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[str | None] | str | None]
 JwtAlgorithm: TypeAlias = Literal["HS256", "RS256", "ES256", "EdDSA"]
 
 _log = logging.getLogger(__name__)
-
-# RFC 6750, section 2.1; longer ones are refused before anybody spends time on them.
-_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,16384}={0,2}")
-_HEADER: Final = re.compile(rf"(?i:bearer) +({_TOKEN.pattern})")
-_SUBPROTOCOL: Final = re.compile(rf"bearer\.({_TOKEN.pattern})")
-_SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 
 # A secret that anybody can fetch is none, so a published key set has no keys for HS256.
 _PUBLIC_KEY_ALGORITHMS: Final = frozenset({"RS256", "ES256", "EdDSA"})
 _ALGORITHMS: Final = _PUBLIC_KEY_ALGORITHMS | {"HS256"}
 
-_HOOK_SECONDS: Final = 8.0
-_THREADS: Final = Threads(32)
 _RETRY_SECONDS: Final = 15
 _UNKNOWN_KEY_SECONDS: Final = 60.0
 # A provider that is away for a while signs nobody out, but a key that it withdrew is not believed for ever.
 _STALE_SECONDS: Final = 3600.0
 _MAX_KEY_SET: Final = 1024 * 1024
-
-
-async def authenticated(authenticate: Authenticate, connection: HTTPConnection) -> str | None:
-    """Give the id of the connection's user, or None if it has none.
-
-    A function of the app's that is not async gets a thread, since it may block.
-
-    Raises:
-        RequestError: There was no answer in time, with status 503.
-    """
-    try:
-        async with asyncio.timeout(_HOOK_SECONDS):
-            if isinstance(authenticate, BearerTokens):
-                return authenticate(connection)
-            return await _THREADS.call(authenticate, connection) or None
-    except TimeoutError:
-        sentence = "It could not be found out in time who you are. Try again in a moment."
-        raise RequestError(sentence, status=503, retry_after=5) from None
-
-
-def bearer_token(connection: HTTPConnection) -> str | None:
-    """Give the token of `Authorization: Bearer <token>`, or of a WebSocket's subprotocol `bearer.<token>`."""
-    values, form = connection.headers.getlist("authorization"), _HEADER
-    if not values and connection.scope["type"] == "websocket":
-        offered = ",".join(connection.headers.getlist("sec-websocket-protocol")).split(",")
-        values, form = [name.strip() for name in offered if name.strip().startswith("bearer.")], _SUBPROTOCOL
-    match = form.fullmatch(values[0]) if len(values) == 1 else None
-    return match[1] if match else None
-
-
-def is_token(text: str) -> bool:
-    """Whether a header can carry this as a bearer token."""
-    return _TOKEN.fullmatch(text) is not None
-
-
-class BearerTokens:
-    """Knows users by opaque tokens, of which it keeps only the SHA-256 digests.
-
-    Raises:
-        ValueError: A token holds what no header can carry, or a user has no id.
-    """
-
-    def __init__(self, tokens: Mapping[str, str]) -> None:
-        if not all(map(is_token, tokens)):
-            raise ValueError("A token may hold only letters, digits and -._~+/, and up to two = at its end.")
-        self._users = _checked({_digest(token): user for token, user in tokens.items()})
-
-    @classmethod
-    def from_hashes(cls, users: Mapping[str, str]) -> Self:
-        """Make it from the users by the SHA-256 of their tokens, in hexadecimal.
-
-        Raises:
-            ValueError: A hash is not the SHA-256 of anything, or a user has no id.
-        """
-        if not all(map(_SHA256.fullmatch, users)):
-            raise ValueError("A token's hash must be its SHA-256 in 64 hexadecimal digits.")
-        made = cls({})
-        made._users = _checked({bytes.fromhex(digest): user for digest, user in users.items()})
-        return made
-
-    def __call__(self, connection: HTTPConnection) -> str | None:
-        token = bearer_token(connection)
-        # How long the look-up takes tells at most how a digest begins, and nobody can choose a token by its digest.
-        return self._users.get(_digest(token)) if token else None
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
-
-
-def _checked(users: dict[bytes, str]) -> dict[bytes, str]:
-    if not all(users.values()):
-        raise ValueError("A token must belong to a user whose id is not empty.")
-    return users
 
 
 class _KeySet(msgspec.Struct):

@@ -48,6 +48,8 @@ class Chats:
         self.metrics = metrics
         self.threads = Threads(settings.threads)
         self.agent: Agent[Any] = agent_of(agent, self.threads)
+        # Asked once: to look whether an object has the methods of a protocol takes as long as much of a turn.
+        self.admits = self.agent if isinstance(self.agent, Admits) else None
         self.history = history
         self.settings = settings
         self.unused = Unused(partial(metrics.event_dropped, "unknown"))
@@ -324,19 +326,11 @@ class ChatOpening:
         raise RequestError("The chat was changed at the same time. Try again.", status=409)
 
     async def _ask_agent(self, admission: Admission) -> None:
-        agent, request = self._chats.agent, self._request
-        if isinstance(agent, Admits):
-            await agent.admit(
-                Asked(
-                    request.id,
-                    self._user,
-                    admission.question,
-                    request.extra,
-                    admission.approvals,
-                    request.trigger,
-                    self._came.context,
-                )
-            )
+        admits, request = self._chats.admits, self._request
+        if admits is not None:
+            approvals, message, context = admission.approvals, admission.question, self._came.context
+            asked = Asked(request.id, self._user, message, request.extra, approvals, request.trigger, context)
+            await admits.admit(asked)
 
     def _chat(self, turn: Turn) -> Chat:
         request, admission, chats = self._request, self._admission, self._chats

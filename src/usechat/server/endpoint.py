@@ -14,7 +14,7 @@ from usechat.errors import RequestError
 from usechat.history import HistoryStore, MemoryHistory
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, check_cost, decode_request
-from usechat.server.auth import Authenticate, authenticated
+from usechat.server.bearer import Authenticate, authenticated
 from usechat.server.bodies import VisibleHeaders, breathe, check_id, json_body, last_seen
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
 from usechat.server.chat_settings import ChatSettings

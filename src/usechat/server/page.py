@@ -17,7 +17,7 @@ from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage, read_message
 from usechat.protocol.requests import Limits, decode_json
 from usechat.protocol.verdict import Verdict, judge, recorded_events
-from usechat.server.auth import Authenticate, authenticated
+from usechat.server.bearer import Authenticate, authenticated
 from usechat.server.bodies import json_body
 from usechat.server.guard import Answer, guarded
 from usechat.server.responses import plain_error

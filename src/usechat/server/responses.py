@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -67,11 +68,7 @@ class TurnResponse(Response):
             stream = _Stream(reader, self._limits, send)
             gone = asyncio.create_task(_wait_for_disconnect(receive, stream))
             try:
-                await stream.advance()
-                metrics.first_byte_sent(time.monotonic() - self._arrived)
-                while not stream.is_over:
-                    await stream.wait()
-                    await stream.advance()
+                await stream.run(self._began)
                 if stream.is_cut:
                     await stream.tell_cut()
             except asyncio.CancelledError:
@@ -86,6 +83,9 @@ class TurnResponse(Response):
             metrics.stream_closed()
             metrics.sent(chunks=reader.cursor - first, size=sent)
 
+    def _began(self) -> None:
+        self._metrics.first_byte_sent(time.monotonic() - self._arrived)
+
 
 class _Stream:
     """What a response sends, and its one timer.
@@ -96,8 +96,7 @@ class _Stream:
 
     __slots__ = (
         "_in_flight",
-        "_is_silent",
-        "_last",
+        "_is_awake",
         "_limits",
         "_loop",
         "_reader",
@@ -120,44 +119,51 @@ class _Stream:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._last = self._loop.time()
-        # Since when the server takes the bytes in flight.
-        self._since: float | None = None
+        # How many bytes the server was given and has not taken, and when it was given any the last time.
         self._in_flight = 0
-        self._is_silent = False
+        self._since = self._loop.time()
+        self._is_awake = False
         self._waiter: asyncio.Future[None] | None = None
-        self._timer = alarm_at(self._loop, self._last + min(limits.keep_alive, limits.patience), self._tick)
+        self._timer = alarm_at(self._loop, self._since + min(limits.keep_alive, limits.patience), self._tick)
         reader.log.watch(self._wake)
 
-    async def advance(self) -> None:
-        """Send all that there is to send now."""
-        reader = self._reader
-        if self._is_silent:
-            self._is_silent = False
-            await self._send_piece(KEEP_ALIVE, len(KEEP_ALIVE), more=True)
-        while not self.is_over:
-            body = reader.take(_BATCH)
-            if reader.ended:
-                await self._send_all(body + DONE, more=False)
-                self.is_over = True
-            elif body:
-                await self._send_all(body, more=True)
-            else:
-                return
+    async def run(self, began: Callable[[], None] | None) -> None:
+        """Send all that is there and all that comes, until it is over; `began` is called after the first bytes.
 
-    async def wait(self) -> None:
-        """Wait until there is something to send, or a silence has lasted long enough, or the client has left."""
-        if self.is_over or self._reader.unread or self._reader.ended:
-            return
-        self._waiter = self._loop.create_future()
-        await self._waiter
-        self._waiter = None
+        Every chunk of every client takes this way: where nothing else is to be done it calls `take` and `send` only.
+        """
+        reader, log, send, now = self._reader, self._reader.log, self._send, self._loop.time
+        while not self.is_over:
+            # Whatever comes after it was asked wakes the stream again.
+            self._is_awake = False
+            body = reader.take(_BATCH)
+            if log.outcome is not None and reader.ended:
+                await self._send_all(body + DONE, more=False)
+                self.leave()
+            elif not body:
+                await self._break_silence()
+            elif (size := len(body)) < _BATCH:
+                self._in_flight, self._since = size, now()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                self._in_flight = 0
+                self.sent += size
+            else:
+                self._is_awake = True
+                await self._send_all(body, more=True)
+            if began is not None:
+                began()
+                began = None
+            if not self._is_awake:
+                # It is not kept while nothing comes.
+                del body
+                self._waiter = self._loop.create_future()
+                await self._waiter
 
     async def tell_cut(self) -> None:
         """Tell a client that reads again that it was cut off, if its turn has ended by that."""
         log = self._reader.log
         if log.outcome == "error":
-            await self._send_piece(log.frames[-1] + DONE, 0, more=False)
+            await self._send_piece(last := log.frames[-1] + DONE, len(last), more=False)
 
     def leave(self) -> None:
         self.is_over = True
@@ -175,27 +181,33 @@ class _Stream:
         await self._send_piece(body, len(body), more=more)
 
     async def _send_piece(self, piece: bytes, in_flight: int, *, more: bool) -> None:
-        self._last = self._since = self._loop.time()
-        self._in_flight = in_flight
+        self._in_flight, self._since = in_flight, self._loop.time()
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
-        self._since = None
+        self._in_flight = 0
         self.sent += len(piece)
         if len(piece) >= _BATCH:
             # A send that does not wait would keep the neighbours waiting.
             await asyncio.sleep(0)
 
+    async def _break_silence(self) -> None:
+        if self._loop.time() >= self._since + self._limits.keep_alive:
+            await self._send_piece(KEEP_ALIVE, len(KEEP_ALIVE), more=True)
+
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._is_awake = True
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _tick(self) -> None:
         now, limits = self._loop.time(), self._limits
-        due = self._last + limits.keep_alive
-        if self._since is not None:
+        due = self._since + limits.keep_alive
+        if self._in_flight:
             self._check_progress(now - self._since)
             due = now + min(limits.keep_alive, limits.patience)
         elif now >= due:
-            self._is_silent = True
             self._wake()
             due = now + limits.keep_alive
         # It comes when the silence has lasted so long, not at fixed times, between which it could last twice as long.
@@ -206,7 +218,8 @@ class _Stream:
         # Of a turn that has ended nothing more can come, so that there is nothing to wait for but the client.
         is_late = self._in_flight + reader.unread > self._limits.behind or reader.log.outcome is not None
         if is_late and seconds >= self._limits.patience and not self.is_cut:
-            self.is_cut = self.is_over = True
+            self.is_cut = True
+            self.leave()
             reader.leave(is_cut=True)
         if self.is_cut and seconds >= self._limits.patience + self._limits.farewell and self._task is not None:
             self._task.cancel()

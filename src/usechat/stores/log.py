@@ -34,12 +34,12 @@ class TurnLog:
 
     __slots__ = (
         "_client",
-        "_crowd",
         "_event_names",
         "_fold",
         "_waiting",
         "_watchers",
         "continues",
+        "crowd",
         "first_taken",
         "frames",
         "last_cut",
@@ -65,7 +65,8 @@ class TurnLog:
         self._client: ClientName = client
         self._event_names = event_names
         self.continues: UIMessage | None = None
-        self._crowd: list[asyncio.Future[None]] = []
+        # Those who wait for a reader to read on.
+        self.crowd: list[asyncio.Future[None]] = []
         self._fold: _Fold | None = None
         self._waiting: list[Callable[[], None]] = []
         self._watchers: Sequence[Callable[[], None]] = ()
@@ -116,13 +117,13 @@ class TurnLog:
     async def read(self) -> None:
         """Wait until a reader has read on or left, or nothing more comes."""
         future = asyncio.get_running_loop().create_future()
-        self._crowd.append(future)
+        self.crowd.append(future)
         await future
 
     def made_room(self) -> None:
         """A reader has read on or left."""
-        if self._crowd:
-            crowd, self._crowd = self._crowd, []
+        if self.crowd:
+            crowd, self.crowd = self.crowd, []
             for future in crowd:
                 if not future.done():
                     future.set_result(None)
@@ -264,16 +265,17 @@ class Reader:
             self._take_up()
         if self._ahead:
             return self._take_ahead(self._ahead, limit)
-        frames = self.log.frames
+        log, cursor = self.log, self.cursor
         # Asked once, since a thread may add frames at any moment.
-        end = len(frames)
-        if self.log.size - self._read > limit:
+        end = len(log.frames)
+        if log.size - self._read > limit:
             end = self._end_of(limit, end)
-        some, self.cursor = frames[self.cursor : end], end
         # One frame is the usual case.
-        taken = some[0] if len(some) == 1 else b"".join(some)
+        taken = log.frames[cursor] if end - cursor == 1 else b"".join(log.frames[cursor:end])
+        self.cursor = end
         self._read += len(taken)
-        self.log.made_room()
+        if log.crowd:
+            log.made_room()
         return taken
 
     def take_frame(self) -> bytes:

@@ -37,7 +37,7 @@ class Clocks:
     stops the idle clock. What moves a deadline further away moves no timer: it is looked at when the timer fires.
     """
 
-    __slots__ = ("_asks", "_expired", "_holds", "_last", "_limits", "_linger_at", "_loop", "_timer", "_total_at")
+    __slots__ = ("_asks", "_expired", "_holds", "_limits", "_linger_at", "_loop", "_timer", "_total_at", "last")
 
     def __init__(self, limits: TurnLimits, expired: Callable[[Clock], None], asks: Callable[[], bool]) -> None:
         self._limits = limits
@@ -46,14 +46,14 @@ class Clocks:
         self._loop = asyncio.get_running_loop()
         self._holds = 0
         self._linger_at: float | None = None
-        self._last = now = self._loop.time()
+        self.last = now = self._loop.time()
         self._total_at = None if limits.total is None else now + limits.total
         self._timer: Alarm | None = None
         self._schedule()
 
     def moved(self) -> None:
         """The agent has said something."""
-        self._last = self._loop.time()
+        self.last = self._loop.time()
 
     def readers(self, count: int | None) -> None:
         """So many readers follow the turn; the linger clock runs while there are none, and holds while nobody knows."""
@@ -75,7 +75,7 @@ class Clocks:
             yield
         finally:
             self._holds -= 1
-            self._last = self._loop.time()
+            self.last = self._loop.time()
             self._schedule()
 
     def stop(self, *, but_total: bool = False) -> None:
@@ -97,20 +97,20 @@ class Clocks:
             self._timer = alarm_at(self._loop, due, self._tick)
 
     def _due(self) -> float | None:
-        idle_at = None if self._limits.idle is None or self._holds else self._last + self._limits.idle
+        idle_at = None if self._limits.idle is None or self._holds else self.last + self._limits.idle
         return min((at for at in (self._linger_at, idle_at, self._total_at) if at is not None), default=None)
 
     def _tick(self) -> None:
         self._timer = None
         now, idle = self._loop.time(), self._limits.idle
-        if idle is not None and now >= self._last + idle and self._asks():
+        if idle is not None and now >= self.last + idle and self._asks():
             # It is asked again when the silence has lasted as long once more.
-            self._last = now
+            self.last = now
         if self._linger_at is not None and now >= self._linger_at:
             self._expired("linger")
         elif self._total_at is not None and now >= self._total_at:
             self._expired("total")
-        elif idle is not None and not self._holds and now >= self._last + idle:
+        elif idle is not None and not self._holds and now >= self.last + idle:
             self._expired("idle")
         else:
             self._schedule()

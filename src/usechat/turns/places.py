@@ -24,6 +24,7 @@ class Places:
     def __init__(self, per_owner: int, in_all: int) -> None:
         self._per_owner = per_owner
         self._in_all = in_all
+        self._all = 0
         self._taken: Counter[str] = Counter()
 
     def take(self, owner: str) -> None:
@@ -32,14 +33,16 @@ class Places:
         Raises:
             RequestError: there is none.
         """
-        if self._taken.total() >= self._in_all:
+        if self._all >= self._in_all:
             raise busy()
         if owner and self._taken[owner] >= self._per_owner:
             sentence = "Too many answers are being written for you at once."
             raise RequestError(sentence, status=429, retry_after=RETRY_AFTER)
+        self._all += 1
         self._taken[owner] += 1
 
     def free(self, owner: str) -> None:
+        self._all -= 1
         self._taken[owner] -= 1
         if not self._taken[owner]:
             del self._taken[owner]

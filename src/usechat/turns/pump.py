@@ -69,7 +69,7 @@ def pump(
 async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: Output, unused: Unused) -> None:
     clock, full, watch = time.perf_counter, output.full, _LoopWatch()
     is_plain = isinstance(mapper, PlainMapper)
-    texts, worked, last = 0, 0.0, clock()
+    texts, slow, worked, last = 0, 0, 0.0, clock()
     async with closing_events(events):
         async for event in events:
             now = clock()
@@ -84,8 +84,11 @@ async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: O
             if full is not None and full():
                 await output.room()
             gap, last = now - last, now
-            must_yield = (gap >= _HOLDS or watch.suspects) and watch.must_yield(gap)
-            if must_yield or texts >= _IN_A_ROW or worked >= _SECONDS_IN_A_ROW:
+            if gap >= _HOLDS:
+                slow += 1
+            if watch.suspects or (gap >= _HOLDS and (watch.is_marked or slow % _SAMPLE == 0)):
+                watch.look(gap)
+            if watch.suspects or texts >= _IN_A_ROW or worked >= _SECONDS_IN_A_ROW:
                 # An agent that never waits would keep all others waiting.
                 output.flush()
                 await asyncio.sleep(0)
@@ -140,24 +143,20 @@ class _LoopWatch:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._marked = False
-        self._slow = 0
+        self.is_marked = False
         # For how many quick events the agent is still suspected.
         self.suspects = 0
         self._logged = False
         self._mark()
 
-    def must_yield(self, gap: float) -> bool:
-        """Whether the loop should run now that an event has come, so many seconds after the one before."""
-        if gap >= _HOLDS:
-            if self._marked:
-                self._catch(gap)
-            elif self._slow % _SAMPLE == 0:
-                self._mark()
-            self._slow += 1
-        elif self.suspects and gap < _QUICK:
-            self.suspects -= 1
-        return self.suspects > 0
+    def look(self, gap: float) -> None:
+        """An event has come, so many seconds after the one before."""
+        if gap < _HOLDS:
+            self.suspects -= gap < _QUICK
+        elif self.is_marked:
+            self._catch(gap)
+        else:
+            self._mark()
 
     def yielded(self) -> None:
         if self.suspects:
@@ -174,9 +173,9 @@ class _LoopWatch:
             )
 
     def _mark(self) -> None:
-        if not self._marked:
-            self._marked = True
+        if not self.is_marked:
+            self.is_marked = True
             self._loop.call_soon(self._ran)
 
     def _ran(self) -> None:
-        self._marked = False
+        self.is_marked = False

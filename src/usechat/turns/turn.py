@@ -186,13 +186,12 @@ class Turn:
             self._append(frames, chunk)
 
     def take_texts(self, part: str, texts: Sequence[str]) -> None:
-        frames = self._message.add_texts(part, texts)
-        claim = self.claim
-        claim.append(frames)
+        frames, log = self._message.add_texts(part, texts), self.claim.log
+        self.claim.append(frames)
         # A delta ends nothing, and nearly always it is the only one and comes in the loop.
-        if len(frames) == 1 and claim.log.size <= self._limits.log and threading.get_ident() == self._thread:
-            self._clocks.moved()
-            claim.log.wake()
+        if len(frames) == 1 and log.size <= self._limits.log and threading.get_ident() == self._thread:
+            self._clocks.last = self._loop.time()
+            log.wake()
         else:
             self._after_append(len(frames))
 

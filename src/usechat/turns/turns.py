@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
@@ -30,6 +30,8 @@ from usechat.turns.places import RETRY_AFTER, Places, busy
 from usechat.turns.turn import Turn
 
 __all__ = ["NOT_FOUND", "Conflict", "TurnSettings", "Turns"]
+
+_T = TypeVar("_T")
 
 Conflict: TypeAlias = Literal["replace", "queue", "reject"]
 
@@ -110,7 +112,7 @@ class Turns:
         self._places = Places(settings.per_owner, settings.per_process)
         self._queued: Counter[str] = Counter()
         self._queues: WeakValueDictionary[str, _Queue] = WeakValueDictionary()
-        self._beginning: set[asyncio.Task[Reader]] = set()
+        self._beginning: set[asyncio.Task[None]] = set()
         self._turns: set[Turn] = set()
         self._draining = False
 
@@ -129,15 +131,12 @@ class Turns:
         Raises:
             RequestError: it cannot begin, or too much is running.
         """
+        began: asyncio.Future[Reader] = asyncio.get_running_loop().create_future()
         # In a task that whoever asks cannot cancel: a turn that has begun only half would not end.
-        task = asyncio.create_task(self._begin(opening))
+        task = asyncio.create_task(self._begin_for(began, opening))
         self._beginning.add(task)
         task.add_done_callback(self._beginning.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_leave)
-            raise
+        return await began
 
     async def stop(self, head: TurnHead, why: StopReason = "stopped") -> None:
         """Stop the turn, and wait until its answer is stored and the chat is free."""
@@ -158,6 +157,20 @@ class Turns:
                 end.cancel()
             # Whoever drains once more, as an app does at its very end, does not wait for them again.
             self._turns.difference_update(turns)
+
+    async def _begin_for(self, began: "asyncio.Future[Reader]", opening: Opening) -> None:
+        try:
+            reader = await self._begin(opening)
+        # Whatever it is, it is raised where the turn was asked for.
+        except BaseException as error:  # noqa: BLE001
+            if not began.done():
+                began.set_exception(error)
+            return
+        if began.done():
+            # Whoever asked has gone.
+            reader.leave()
+        else:
+            began.set_result(reader)
 
     async def _begin(self, opening: Opening) -> Reader:
         head = opening.head
@@ -214,8 +227,7 @@ class Turns:
             try:
                 return await self._store.claim(opening.head)
             except TurnRunningError as running:
-                async with _admission(_deadline(queue, arrived)):
-                    await opening.check(running.head)
+                await _within(_deadline(queue, arrived), opening.check(running.head))
                 await self._make_way(running.head, opening, queue, arrived)
                 self._check_ready()
 
@@ -245,8 +257,7 @@ class Turns:
         return running is not None and running.turn.outcome is not None
 
     async def _open(self, opening: Opening, claim: Claim, deadline: float) -> None:
-        async with _admission(deadline):
-            prepared = await opening.prepare(claim)
+        prepared = await _within(deadline, opening.prepare(claim))
         # From here to the turn's place in `_running` nothing waits, so that `drain` sees each turn that begins.
         self._check_ready()
         running = _Running(self, claim)
@@ -314,15 +325,9 @@ def _deadline(queue: _Queue, arrived: float) -> float:
     return max(arrived, queue.moved) + _ADMISSION
 
 
-@asynccontextmanager
-async def _admission(deadline: float) -> AsyncGenerator[None, None]:
+async def _within(deadline: float, admission: Awaitable[_T]) -> _T:
     try:
         async with asyncio.timeout_at(deadline):
-            yield
+            return await admission
     except TimeoutError:
         raise busy() from None
-
-
-def _leave(task: asyncio.Task[Reader]) -> None:
-    if not task.cancelled() and task.exception() is None:
-        task.result().leave()

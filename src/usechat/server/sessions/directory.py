@@ -25,9 +25,8 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
-from usechat.database import Database, metadata
+from usechat.database import Database, insert_into, metadata
 from usechat.errors import RequestError, UsechatError
 from usechat.server.sessions.access import REQUIRED, Endpoint, Kind, Role, Session, Visibility, may_access
 
@@ -66,7 +65,6 @@ _TOKENS = Table(
     Column("expires", Float(53), nullable=False),
     Column("revoked", Float(53)),
 )
-_INSERT: Final = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 _THE_USER = select(_USERS.c.user_id).where(_USERS.c.user_id == bindparam("user_id"))
 _THE_SESSION = select(_SESSIONS.c.number, _SESSIONS.c.kind).where(_SESSIONS.c.session_id == bindparam("session_id"))
@@ -187,7 +185,7 @@ class SessionDirectory:
             if session.kind != "session":
                 raise DirectoryError(f"A session of the kind {session.kind} cannot be shared.")
             _check_user(connection, user_id)
-            new = _INSERT[connection.dialect.name](_PARTICIPANTS)
+            new = insert_into(_PARTICIPANTS, connection.dialect.name)
             key = [_PARTICIPANTS.c.session, _PARTICIPANTS.c.user_id]
             connection.execute(
                 new.on_conflict_do_update(index_elements=key, set_={"role": new.excluded.role}),
@@ -271,5 +269,5 @@ def _check_user(connection: Connection, user_id: str) -> None:
 
 def _insert(connection: Connection, table: Table, row: dict[str, Any]) -> bool:
     """Insert a row, unless there is one with its key."""
-    new = _INSERT[connection.dialect.name](table).on_conflict_do_nothing()
+    new = insert_into(table, connection.dialect.name).on_conflict_do_nothing()
     return connection.execute(new, row).rowcount == 1
