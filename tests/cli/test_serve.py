@@ -321,7 +321,7 @@ def test_what_cannot_be_served_gives_one_sentence_and_exit_2(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("store", "redis://localhost"), ("client", "v4"), ("port", "70000"), ("grace", "-1"), ("grace", "inf")],
+    [("lease", "0"), ("workers", "0"), ("client", "v4"), ("port", "70000"), ("grace", "-1"), ("grace", "inf")],
 )
 def test_a_wrong_value_is_refused_with_the_names_of_its_flag_and_variable(
     refuse: Refuse, option: str, value: str

@@ -18,8 +18,9 @@ pytestmark = pytest.mark.anyio
 BATCH = 64 * 1024
 
 
-def reader_of(log: TurnLog, *, on_leave: Callable[[], None] = lambda: None) -> Reader:
-    return Reader(log, on_leave)
+def reader_of(log: TurnLog, *, on_leave: Callable[[], None] | None = None) -> Reader:
+    log.counts = on_leave
+    return Reader(log)
 
 
 def ended_log(*texts: str) -> TurnLog:

@@ -22,7 +22,7 @@ from usechat.server.chat_settings import ChatSettings
 from usechat.server.metrics import Metrics
 from usechat.server.tracing import Span, begin_span
 from usechat.server.turn_lines import log_turn
-from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead, TurnLog, TurnStore
+from usechat.stores import Claim, Metered, Outcome, Reader, StopReason, TurnHead, TurnLog, TurnStore
 from usechat.turns.failures import explain
 from usechat.turns.opening import Prepared
 from usechat.turns.pump import Unused, pump
@@ -61,7 +61,10 @@ class Chats:
             settings.turns,
             explain=partial(explain, error_text=settings.error_text),
             ended=self._ended,
+            fenced=self._fenced,
         )
+        if isinstance(store, Metered):
+            store.meter = metrics
 
     def serve(self) -> AbstractAsyncContextManager[None]:
         """Let the store of turns work, for as long as the app runs."""
@@ -76,6 +79,8 @@ class Chats:
         """What keeps new turns from being taken, in a few words; None if nothing does."""
         if not self._turns.ready:
             return "draining"
+        if not await self._store.answers():
+            return "the store of turns does not answer"
         return None if await self.history.answers() else "the database does not answer"
 
     async def begin(
@@ -114,10 +119,16 @@ class Chats:
 
         None if nothing runs, or if the chat is somebody else's.
         """
+        reader = await self._found(chat_id, user, mark, index)
+        if reader is not None:
+            self.metrics.turn_resumed()
+        return reader
+
+    async def _found(self, chat_id: str, user: str | None, mark: str, index: int) -> Reader | None:
         head = await self._store.find(self._key(chat_id, user), mark) if mark else None
         if head is not None and head.owner == (user or ""):
             reader = await self._store.follow(head)
-            if reader is not None and index <= len(reader.log.frames):
+            if reader is not None and index <= reader.log.end:
                 reader.seek(index)
                 return reader
             if reader is not None:
@@ -214,7 +225,7 @@ class Chats:
         began = self._began.pop(head.turn, None)
         if began is None:
             # Another process began it.
-            self.metrics.turn_ended(outcome, 0.0)
+            self.metrics.turn_ended(outcome)
         else:
             seconds = time.monotonic() - began.arrived
             self.metrics.turn_ended(outcome, seconds)
@@ -222,6 +233,21 @@ class Chats:
             began.span.end(outcome, began.log)
         if self.settings.on_end is not None:
             await self.settings.on_end(outcome, message)
+
+    def _fenced(self, head: TurnHead) -> None:
+        """Another process has taken the turn over, and ends it."""
+        began = self._began.pop(head.turn, None)
+        if began is not None:
+            self.metrics.turn_taken()
+            log_turn(
+                head.turn,
+                self.history.names(head),
+                "lost",
+                began.log,
+                began.arrived,
+                time.monotonic() - began.arrived,
+            )
+            began.span.end("lost", began.log)
 
 
 class _Began(Struct, frozen=True):

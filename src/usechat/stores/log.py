@@ -29,7 +29,9 @@ _TAIL: Final = 64 * 1024
 class TurnLog:
     """One frame of bytes for each chunk of a turn; a chunk's index is its place in `frames`, counted from 1.
 
-    Frames are added from any thread; everything else belongs to the event loop.
+    Readers see the first `end` of them, of `end_size` bytes: those behind are not sure to be kept yet. `guard` is
+    called before anybody reads, and may take frames back. Frames are added from any thread; everything else belongs to
+    the event loop.
     """
 
     __slots__ = (
@@ -40,8 +42,12 @@ class TurnLog:
         "_waiting",
         "_watchers",
         "continues",
+        "counts",
+        "end",
+        "end_size",
         "first_taken",
         "frames",
+        "guard",
         "last_cut",
         "mark",
         "outcome",
@@ -56,6 +62,11 @@ class TurnLog:
         self.mark = turn[:8]
         self.frames: list[bytes] = []
         self.size = 0
+        self.end = 0
+        self.end_size = 0
+        self.guard: Callable[[], None] | None = None
+        # Called when a reader leaves, by whoever has the log then.
+        self.counts: Callable[[], None] | None = None
         self.outcome: Outcome | None = None
         self.readers: set[Reader] = set()
         # When whoever asked for the turn began to read it, by the monotonic clock.
@@ -76,9 +87,30 @@ class TurnLog:
 
     def extend(self, frames: Sequence[bytes]) -> None:
         """Add frames; whoever did it calls `wake` in the event loop."""
+        self.hold(frames)
+        # In this order, since a reader that sees bytes looks for the frames.
+        self.end = len(self.frames)
+        self.end_size = self.size
+
+    def hold(self, frames: Sequence[bytes]) -> None:
+        """Add frames that nobody reads until they are shown."""
         self.frames += frames
         # Nearly always there is one.
         self.size += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+
+    def show(self, end: int, size: int) -> None:
+        """Let the first frames be read, so many, which have so many bytes, and no more."""
+        self.end = end
+        self.end_size = size
+
+    def cut(self, end: int) -> list[bytes]:
+        """Drop the frames after the first `end`, and give them."""
+        dropped = self.frames[end:]
+        del self.frames[end:]
+        self.size -= sum(map(len, dropped))
+        self.show(end, self.size)
+        self._fold = None
+        return dropped
 
     def close(self, outcome: Outcome) -> None:
         """Nothing more comes."""
@@ -132,7 +164,9 @@ class TurnLog:
 
         What came since the last fold is left to be read from the log, as long as that is little.
         """
-        if self._fold is None:
+        if self.guard is not None:
+            self.guard()
+        if self._fold is None or self._fold.taken > self.end:
             frames = Frames(self.mark, names=self._event_names)
             self._fold = _Fold(self, Replay(self.continues, CLIENTS[self._client], frames))
         return await self._fold.told()
@@ -156,7 +190,7 @@ class _Fold:
     def __init__(self, log: TurnLog, replay: Replay) -> None:
         self._log = log
         self._replay = replay
-        self._taken = 0
+        self.taken = 0
         self._size = 0
         self._told: Told | None = None
         self._making: asyncio.Task[Told] | None = None
@@ -165,7 +199,7 @@ class _Fold:
         if self._making is not None and self._making.get_loop() is asyncio.get_running_loop():
             return await asyncio.shield(self._making)
         told, log = self._told, self._log
-        if told is not None and log.size - told.log_size <= max(_TAIL, told.size // 4):
+        if told is not None and log.end_size - told.log_size <= max(_TAIL, told.size // 4):
             return told
         # Not by whoever asked first, who may be cancelled: two folds at once would take frames from each other.
         self._making = asyncio.create_task(self._make())
@@ -178,11 +212,11 @@ class _Fold:
     async def _make(self) -> Told:
         frames, slices = self._log.frames, Slices()
         # A log that grows is not run after.
-        index = len(frames)
-        while self._taken < index:
+        index = self._log.end
+        while self.taken < index:
             some, size = self._slice(frames, index)
             self._replay.take(some)
-            self._taken += len(some)
+            self.taken += len(some)
             self._size += size
             await slices.pause()
         pieces = list[bytes]()
@@ -196,7 +230,7 @@ class _Fold:
     def _slice(self, frames: Sequence[bytes], end: int) -> tuple[list[bytes], int]:
         """The next frames: a few large ones, or some more small ones."""
         some, size = list[bytes](), 0
-        for frame in islice(frames, self._taken, min(self._taken + _SLICE, end)):
+        for frame in islice(frames, self.taken, min(self.taken + _SLICE, end)):
             some.append(frame)
             size += len(frame)
             if size >= _TAIL:
@@ -210,9 +244,9 @@ class Reader:
     After `rewind` it first gives the replay of the message so far, then what follows in the log.
     """
 
-    __slots__ = ("_ahead", "_ahead_size", "_offset", "_on_leave", "_read", "_untaken", "cursor", "log")
+    __slots__ = ("_ahead", "_ahead_size", "_has_left", "_offset", "_read", "_untaken", "cursor", "log")
 
-    def __init__(self, log: TurnLog, on_leave: Callable[[], None]) -> None:
+    def __init__(self, log: TurnLog) -> None:
         self.log = log
         self.cursor = 0
         self._untaken: Alarm | None = None
@@ -221,7 +255,7 @@ class Reader:
         self._ahead: deque[bytes] | tuple[()] = ()
         self._ahead_size = 0
         self._offset = 0
-        self._on_leave: Callable[[], None] | None = on_leave
+        self._has_left = False
         log.readers.add(self)
         log.last_cut = False
 
@@ -249,7 +283,7 @@ class Reader:
     @property
     def unread(self) -> int:
         """How many bytes there are to take."""
-        return self._ahead_size + self.log.size - self._read
+        return self._ahead_size + max(0, self.log.end_size - self._read)
 
     @property
     def ended(self) -> bool:
@@ -264,16 +298,18 @@ class Reader:
             self._take_up()
         if self._ahead:
             return self._take_ahead(self._ahead, limit)
-        frames = self.log.frames
-        # Asked once, since a thread may add frames at any moment.
-        end = len(frames)
-        if self.log.size - self._read > limit:
+        log = self.log
+        if log.guard is not None:
+            log.guard()
+        # Asked once, since a thread may add frames at any moment; some may have been taken back.
+        end = max(log.end, self.cursor)
+        if log.end_size - self._read > limit:
             end = self._end_of(limit, end)
-        some, self.cursor = frames[self.cursor : end], end
+        some, self.cursor = log.frames[self.cursor : end], end
         # One frame is the usual case.
         taken = some[0] if len(some) == 1 else b"".join(some)
         self._read += len(taken)
-        self.log.made_room()
+        log.made_room()
         return taken
 
     def take_frame(self) -> bytes:
@@ -282,7 +318,9 @@ class Reader:
             self._take_up()
         if self._ahead:
             return self._take_frame_ahead(self._ahead)
-        if self.cursor == len(self.log.frames):
+        if self.log.guard is not None:
+            self.log.guard()
+        if self.cursor >= self.log.end:
             return b""
         frame = self.log.frames[self.cursor]
         self.cursor += 1
@@ -293,12 +331,13 @@ class Reader:
     def leave(self, *, is_cut: bool = False) -> None:
         """Read no more; to leave twice is to leave once. A reader that is cut off would have read on."""
         self._take_up()
-        on_leave, self._on_leave = self._on_leave, None
-        if on_leave is not None:
+        if not self._has_left:
+            self._has_left = True
             self.log.last_cut = is_cut
             self.log.readers.discard(self)
             self.log.made_room()
-            on_leave()
+            if self.log.counts is not None:
+                self.log.counts()
 
     def _take_up(self) -> None:
         if self._untaken is not None:

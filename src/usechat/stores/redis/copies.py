@@ -1,0 +1,362 @@
+"""This process's copy of a turn that another process writes, and how it follows."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from usechat.protocol.chunks import Error
+from usechat.protocol.frames import Frames
+from usechat.protocol.messages import UIMessage
+from usechat.stores import Meter, StoreAwayError, TurnHead
+from usechat.stores.log import Outcome, Reader, TurnLog
+from usechat.stores.redis.channels import Channels
+from usechat.stores.redis.claim import Settings
+from usechat.stores.redis.driver import Command, Reply
+from usechat.stores.redis.keys import Keys, TurnKeys
+from usechat.stores.redis.line import Line
+from usechat.stores.redis.steps import COUNT, LOOK
+
+__all__ = ["Copy", "CopyHost", "Look", "frames_of", "look"]
+
+_log = logging.getLogger("usechat")
+
+_INTERRUPTED: Final = "The answer was interrupted."
+# Entries of the log that are read at once.
+_PAGE: Final = 16
+# For so many leases a copy waits for a turn that Redis has forgotten.
+_FORGOTTEN: Final = 2.0
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a turn is like: `phase` is None if there is none, and `late` says that the lease of its owner has ended."""
+
+    phase: str | None
+    epoch: bytes = b""
+    last: int = 0
+    late: bool = False
+    outcome: Outcome = "lost"
+    continues: UIMessage | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self.phase in ("claimed", "open", "sealed")
+
+
+def look_of(reply: Reply) -> Look:
+    if reply[0] == b"GONE":
+        return Look(None)
+    phase, epoch, last, late, outcome, continues = reply
+    return Look(
+        phase.decode(),
+        epoch,
+        last,
+        late == 1,
+        "lost" if outcome is None else msgspec.convert(outcome.decode(), Outcome),
+        None if continues is None else msgspec.json.decode(continues, type=UIMessage),
+    )
+
+
+async def look(line: Line, keys: TurnKeys, within: float) -> Look:
+    return look_of(await line.call(LOOK, 1, keys.turn, within=within))
+
+
+def frames_of(data: bytes) -> list[bytes]:
+    """The frames of a batch, each of which ends with an empty line."""
+    return [frame + b"\n\n" for frame in data.split(b"\n\n")[:-1]]
+
+
+class CopyHost(Protocol):
+    """The store of this process, as its copies see it."""
+
+    worker: bytes
+    keys: Keys
+    settings: Settings
+    meter: Meter
+
+    @property
+    def line(self) -> Line: ...
+
+    @property
+    def reading(self) -> Line:
+        """For what is large."""
+        ...
+
+    @property
+    def channels(self) -> Channels: ...
+
+    def reap(self, head: TurnHead) -> Awaitable[None]:
+        """End the turn if its owner is gone."""
+        ...
+
+    def unread(self, copy: "Copy") -> None:
+        """Nobody reads the copy any more."""
+        ...
+
+
+class Copy:
+    """A log that grows as the turn's own does.
+
+    It is *loading* until it has what the turn has said so far, then *following*: what is published is added by its
+    index, and what was missed is read from the log. Whoever publishes may do so in vain, so a copy that hears nothing
+    looks for itself. It is *over* when the turn has ended, when nobody reads it, or when the turn is lost.
+    """
+
+    def __init__(self, host: CopyHost, head: TurnHead, log: TurnLog | None = None) -> None:
+        self.head = head
+        self.log = TurnLog(head.turn, head.client, event_names=head.event_names) if log is None else log
+        self.keys = host.keys.of(head)
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._loading: asyncio.Task[None] | None = None
+        self._filling: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._missing_since: float | None = None
+        self._is_counting = False
+        self._is_listening = False
+        self._is_over = False
+        self.log.counts = self._left
+
+    async def loaded(self) -> None:
+        """Wait until all is here that the turn has said so far.
+
+        Raises:
+            StoreAwayError: Redis is away.
+        """
+        if self._loading is None:
+            # Not by whoever asks first, who may be cancelled: all of them share it.
+            self._loading = self._loop.create_task(self._load())
+        await asyncio.shield(self._loading)
+
+    def reader(self) -> Reader:
+        reader = Reader(self.log)
+        self._count()
+        return reader
+
+    def mend(self, shown: Sequence[bytes]) -> None:
+        """Go on in place of an owner who was fenced, and who had shown these frames, which Redis may not have."""
+        self._loading = self._loop.create_task(self._mend(shown))
+        self._loading.add_done_callback(_ignore)
+
+    async def take_over(self, last: int, continues: UIMessage | None) -> TurnLog:
+        """Follow no more: this process writes the log now, after the chunk with this index.
+
+        Raises:
+            StoreAwayError: Redis is away.
+        """
+        self._unlisten()
+        for task in (self._loading, self._filling):
+            if task is not None:
+                task.cancel()
+        log = self.log
+        log.open(continues)
+        if log.end > last:
+            log.cut(last)
+        while log.end < last:
+            before = log.end
+            await self._read_page()
+            if log.end == before:
+                raise StoreAwayError
+        self._is_over = True
+        return log
+
+    def check(self) -> None:
+        """Look whether something was missed."""
+        if not self._is_over and self._filling is None:
+            self._filling = self._loop.create_task(self._fill())
+
+    async def _load(self) -> None:
+        try:
+            async with asyncio.timeout(self._host.settings.patience):
+                await self._host.channels.join(self.keys.turn, self._hear)
+        except TimeoutError:
+            raise StoreAwayError from None
+        self._is_listening = True
+        if self._is_over:
+            self._stop()
+            return
+        state = await look(self._host.reading, self.keys, self._host.settings.patience)
+        if self.log.continues is None:
+            self.log.open(state.continues)
+        await self._read_on(state)
+        self._watch()
+
+    async def _mend(self, shown: Sequence[bytes]) -> None:
+        """Readers who were shown what the log does not have cannot go on."""
+        kept = self.log.end
+        deadline = self._loop.time() + _FORGOTTEN * self._host.settings.lease
+        while not self._is_over:
+            try:
+                await self._load()
+                break
+            except StoreAwayError:
+                if self._loop.time() > deadline:
+                    self._fail()
+                    return
+        same = 0
+        for mine, theirs in zip(shown, self.log.frames[kept:], strict=False):
+            if mine != theirs:
+                break
+            same += 1
+        if any(reader.cursor > kept + same for reader in self.log.readers):
+            self._fail(kept)
+
+    async def _fill(self) -> None:
+        try:
+            state = await look(self._host.reading, self.keys, self._host.settings.patience)
+            await self._read_on(state)
+            if state.late and state.is_held:
+                await self._host.reap(self.head)
+        except StoreAwayError:
+            pass
+        finally:
+            self._filling = None
+            self._watch()
+
+    async def _read_on(self, state: Look) -> None:
+        log = self.log
+        if state.phase is None:
+            self._forgotten()
+            return
+        self._missing_since = None
+        if state.last > log.end:
+            self._host.meter.lagged(state.last - log.end)
+        while log.end < state.last and log.outcome is None:
+            before = log.end
+            await self._read_page()
+            if log.end == before:
+                # Redis lost it since; whoever writes it gives it back.
+                return
+        if state.phase == "ended" and log.outcome is None:
+            if log.end == state.last:
+                self._close(state.outcome)
+            else:
+                self._fail()
+
+    async def _read_page(self) -> None:
+        begin = b"(%d-0" % self.log.end if self.log.end else b"-"
+        settings = self._host.settings
+        command: Command = (b"XRANGE", self.keys.log, begin, b"+", b"COUNT", b"%d" % _PAGE)
+        for entry, (_, data) in await self._host.reading.call(*command, within=settings.patience):
+            last = int(entry.partition(b"-")[0])
+            frames = frames_of(data)
+            self._add(last - len(frames), last, frames)
+
+    def _hear(self, message: bytes) -> None:
+        words, _, data = message.partition(b"\n")
+        match words.split():
+            case [b"more", after, last]:
+                is_there = self._add(int(after), int(last), frames_of(data))
+            case [b"end", after, last, outcome]:
+                is_there = self._add(int(after), int(last), frames_of(data))
+                if is_there and self.log.end == int(last):
+                    self._close(msgspec.convert(outcome.decode(), Outcome))
+                elif is_there:
+                    is_there = False
+            case [b"gone"]:
+                self._fail()
+                return
+            case _:
+                return
+        if not is_there:
+            self.check()
+
+    def _add(self, after: int, last: int, frames: Sequence[bytes]) -> bool:
+        """Add what is new of the frames; False if some before them are missing."""
+        log = self.log
+        if after > log.end or self._is_over:
+            return self._is_over
+        if last > log.end:
+            log.extend(frames[log.end - after :])
+            log.wake()
+        return True
+
+    def _close(self, outcome: Outcome) -> None:
+        if self.log.outcome is None:
+            self.log.close(outcome)
+        self._stop()
+
+    def _fail(self, end: int | None = None) -> None:
+        """End the readers of a log that cannot be followed to its end; those who read further than `end` as well."""
+        log = self.log
+        if log.outcome is not None or self._is_over:
+            return
+        if end is not None:
+            log.cut(end)
+            for reader in log.readers:
+                reader.cursor = min(reader.cursor, end)
+        frames = Frames(log.mark, names=self.head.event_names)
+        # Without an id, so that nobody takes it for a chunk of the turn.
+        log.extend([frames.frame(None, Error(_INTERRUPTED))])
+        self._close("lost")
+        # Whoever comes later may see more.
+        self._host.unread(self)
+
+    def _forgotten(self) -> None:
+        now = self._loop.time()
+        if self._missing_since is None:
+            self._missing_since = now
+        elif now - self._missing_since >= _FORGOTTEN * self._host.settings.lease - 0.1:
+            self._fail()
+
+    def _watch(self) -> None:
+        if self._is_over:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self._host.settings.lease / 2, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._count()
+        self.check()
+
+    def _count(self) -> None:
+        if not self._is_counting and not self._is_over:
+            self._is_counting = True
+            self._host.line.put(self)
+
+    def _left(self) -> None:
+        self._count()
+        if not self.log.readers:
+            self._host.unread(self)
+
+    def close(self) -> None:
+        """Nobody reads it."""
+        self._stop()
+
+    def _stop(self) -> None:
+        self._is_over = True
+        self._unlisten()
+
+    def _unlisten(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._is_listening:
+            self._is_listening = False
+            self._host.channels.leave(self.keys.turn, self._hear)
+
+    # What the line calls, to say how many readers there are.
+
+    def command(self) -> Command | None:
+        self._is_counting = False
+        host = self._host
+        life = b"%d" % int(host.settings.lease_us * 1.2)
+        count = b"%d" % len(self.log.readers)
+        turn = self.head.turn.encode()
+        return (COUNT, 2, self.keys.turn, self.keys.readers, turn, host.worker, count, life, host.keys.workers)
+
+    def done(self, reply: Reply) -> None:
+        pass
+
+    def retries(self) -> bool:
+        # The next look counts again.
+        return False
+
+
+def _ignore(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a log could not be followed", exc_info=error)
