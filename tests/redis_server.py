@@ -67,6 +67,10 @@ class RedisServer:
         self.kill()
         self.start()
 
+    def empty(self) -> None:
+        with self.client() as client:
+            client.flushall()
+
     @contextmanager
     def paused(self) -> Generator[None, None, None]:
         os.kill(self.pid, signal.SIGSTOP)

@@ -1,7 +1,5 @@
 """The contract of stores, on a real Redis; tests/stores/quiet_loop.py says how its clock and ours run together."""
 
-import pytest
-
 from redis_server import SECRET, RedisServer
 from stores.contract import store_machine
 from stores.quiet_loop import QuietLoop, let_pass
@@ -10,11 +8,9 @@ from usechat.stores.redis import RedisTurnStore
 _LONG = 1_000_000.0
 
 
-@pytest.mark.usefixtures("redis_server")
 def test_the_contract_holds_for_two_processes_on_one_redis(redis_server: RedisServer) -> None:
     def make() -> tuple[RedisTurnStore, RedisTurnStore]:
-        with redis_server.client() as client:
-            client.flushall()
+        redis_server.empty()
         store = RedisTurnStore(redis_server.url, secret=SECRET, lease=_LONG, keep=60)
         return store, RedisTurnStore(redis_server.url, secret=SECRET, lease=_LONG, keep=60)
 

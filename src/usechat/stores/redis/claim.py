@@ -390,10 +390,13 @@ class RedisClaim:
             is_ours = await self._restored()
         finally:
             self._restoring = None
-        if is_ours:
-            self._queue()
-        else:
+        if not is_ours:
             self.fence()
+            return
+        self._queue()
+        with suppress(StoreAwayError):
+            # Who reads elsewhere, and whether somebody has stopped the turn meanwhile.
+            self.hear_beat(await self._call(self.beat(), self._host.settings.patience))
 
     def _acknowledge(self, index: int, size: int) -> None:
         self.acked, self._acked_size = index, size

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -87,7 +87,7 @@ class CopyHost(Protocol):
     @property
     def channels(self) -> Channels: ...
 
-    def reap(self, head: TurnHead) -> Awaitable[None]:
+    def reap(self, head: TurnHead) -> None:
         """End the turn if its owner is gone."""
         ...
 
@@ -117,6 +117,7 @@ class Copy:
         self._is_counting = False
         self._is_listening = False
         self._is_over = False
+        self._doubtful: tuple[int, Sequence[bytes]] = 0, ()
         self.log.counts = self._left
 
     async def loaded(self) -> None:
@@ -136,8 +137,12 @@ class Copy:
         return reader
 
     def mend(self, shown: Sequence[bytes]) -> None:
-        """Go on in place of an owner who was fenced, and who had shown these frames, which Redis may not have."""
-        self._loading = self._loop.create_task(self._mend(shown))
+        """Go on in place of an owner who was fenced, and who had shown these frames, which Redis may not have.
+
+        Readers who were shown what the log does not have cannot go on.
+        """
+        self._doubtful = self.log.end, shown
+        self._loading = self._loop.create_task(self._mend())
         self._loading.add_done_callback(_ignore)
 
     async def take_over(self, last: int, continues: UIMessage | None) -> TurnLog:
@@ -183,9 +188,7 @@ class Copy:
         await self._read_on(state)
         self._watch()
 
-    async def _mend(self, shown: Sequence[bytes]) -> None:
-        """Readers who were shown what the log does not have cannot go on."""
-        kept = self.log.end
+    async def _mend(self) -> None:
         deadline = self._loop.time() + _FORGOTTEN * self._host.settings.lease
         while not self._is_over:
             try:
@@ -195,20 +198,26 @@ class Copy:
                 if self._loop.time() > deadline:
                     self._fail()
                     return
-        same = 0
-        for mine, theirs in zip(shown, self.log.frames[kept:], strict=False):
-            if mine != theirs:
-                break
-            same += 1
-        if any(reader.cursor > kept + same for reader in self.log.readers):
-            self._fail(kept)
+
+    def _has_diverged(self, *, is_whole: bool) -> bool:
+        """Whether somebody has read what is not in the log, as far as it is here; if so, all who read it end."""
+        kept, shown = self._doubtful
+        if not shown:
+            return False
+        known = self.log.frames[kept : kept + len(shown)]
+        same = next((n for n, (mine, true) in enumerate(zip(shown, known, strict=False)) if mine != true), len(known))
+        is_sure = is_whole or same < len(known)
+        if not is_sure or all(reader.cursor <= kept + same for reader in self.log.readers):
+            return False
+        self._fail(kept)
+        return True
 
     async def _fill(self) -> None:
         try:
             state = await look(self._host.reading, self.keys, self._host.settings.patience)
             await self._read_on(state)
             if state.late and state.is_held:
-                await self._host.reap(self.head)
+                self._host.reap(self.head)
         except StoreAwayError:
             pass
         finally:
@@ -270,11 +279,12 @@ class Copy:
             return self._is_over
         if last > log.end:
             log.extend(frames[log.end - after :])
-            log.wake()
+            if not self._has_diverged(is_whole=False):
+                log.wake()
         return True
 
     def _close(self, outcome: Outcome) -> None:
-        if self.log.outcome is None:
+        if self.log.outcome is None and not self._has_diverged(is_whole=True):
             self.log.close(outcome)
         self._stop()
 
@@ -283,10 +293,11 @@ class Copy:
         log = self.log
         if log.outcome is not None or self._is_over:
             return
+        self._doubtful = 0, ()
         if end is not None:
             log.cut(end)
             for reader in log.readers:
-                reader.cursor = min(reader.cursor, end)
+                reader.seek(min(reader.cursor, end))
         frames = Frames(log.mark, names=self.head.event_names)
         # Without an id, so that nobody takes it for a chunk of the turn.
         log.extend([frames.frame(None, Error(_INTERRUPTED))])

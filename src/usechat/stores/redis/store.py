@@ -39,7 +39,7 @@ class RedisTurnStore:
     A turn is its owner's as long as its lease is renewed, for `lease` seconds each time. The log of a turn that has
     ended can be read for `keep` seconds, and of each chat for the last `keep_turns` of them. `most_copied` are the
     bytes of other processes' turns that this one holds for its readers. An id that was spent is known for `keep_spent`
-    seconds.
+    seconds. A call waits for `patience` seconds for a Redis that is away.
 
     Raises:
         ValueError: it is not the URL of a Redis, or the secret is missing or too short.
@@ -55,6 +55,7 @@ class RedisTurnStore:
         keep_turns: int = 64,
         keep_spent: float = 7 * 24 * 3600.0,
         most_copied: int = 256 * 1024 * 1024,
+        patience: float = 4.0,
         prefix: str = "usechat",
         scope: str = "",
     ) -> None:
@@ -69,8 +70,7 @@ class RedisTurnStore:
             keep_running=max(keep, 24 * 3600.0, 10 * lease),
             keep_spent=keep_spent,
             most_copied=most_copied,
-            # A request waits for so long for a Redis that is away, twice at most.
-            patience=4.0,
+            patience=patience,
         )
         self.meter: Meter = NoMeter()
         self._life: _Life | None = None
@@ -227,8 +227,8 @@ class RedisTurnStore:
         if self._copies.get(copy.head.turn) is copy:
             del self._copies[copy.head.turn]
 
-    async def reap(self, head: TurnHead) -> None:
-        await self._take(head, b"", None)
+    def reap(self, head: TurnHead) -> None:
+        self._spawn(self._quietly(self._take(head, b"", None)))
 
     # How it works.
 
@@ -289,7 +289,7 @@ class RedisTurnStore:
                 if holds(state):
                     return state
                 if state.late:
-                    self._spawn(self._quietly(self.reap(head)))
+                    self.reap(head)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self.settings.lease / 2):
                         await heard.wait()
