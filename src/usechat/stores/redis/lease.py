@@ -3,12 +3,12 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from usechat.stores.redis.driver import AWAY, Command, Reply, ThreadWire
 
-__all__ = ["Leased", "Leases"]
+__all__ = ["Leased", "Leases", "Renewing"]
 
 _TOGETHER: Final = 128
 # By so much of a lease two clocks may differ in it.
@@ -30,23 +30,25 @@ class Leased(Protocol):
         ...
 
 
+class Renewing(Protocol):
+    """Who is told of renewals."""
+
+    def note(self, claims: Sequence[Leased]) -> Command:
+        """What says to all workers that these turns run; it is called in the thread."""
+        ...
+
+    def hear_beats(self, news: list[tuple[Leased, Reply]]) -> None:
+        """Redis has answered renewals; it is called in the event loop."""
+        ...
+
+
 class Leases:
-    """Renews all leases three times in the time of one; `tell` gets the answers of Redis, in the event loop.
+    """Renews all leases three times in the time of one, by a thread that runs from `start` to `stop`."""
 
-    `note` makes the command that says to all workers which turns run. The thread runs from `start` to `stop`.
-    """
-
-    def __init__(
-        self,
-        wire: ThreadWire,
-        lease: float,
-        note: Callable[[Sequence[Leased]], Command],
-        tell: Callable[[list[tuple[Leased, Reply]]], None],
-    ) -> None:
+    def __init__(self, wire: ThreadWire, lease: float, told: Renewing) -> None:
         self._wire = wire
         self._lease = lease
-        self._note = note
-        self._tell = tell
+        self._told = told
         self._claims: set[Leased] = set()
         self._loop = asyncio.get_running_loop()
         self._over = threading.Event()
@@ -97,13 +99,13 @@ class Leases:
         for first in range(0, len(claims), _TOGETHER):
             some = claims[first : first + _TOGETHER]
             asked = time.monotonic()
-            replies = self._wire.trip([*(claim.beat() for claim in some), self._note(some)])
+            replies = self._wire.trip([*(claim.beat() for claim in some), self._told.note(some)])
             for claim, reply in zip(some, replies[:-1], strict=True):
                 if not isinstance(reply, Exception) and reply[0] == b"OK":
                     self.renew(claim, asked)
             self._ticked = time.monotonic()
             try:
-                self._loop.call_soon_threadsafe(self._tell, list(zip(some, replies[:-1], strict=True)))
+                self._loop.call_soon_threadsafe(self._told.hear_beats, list(zip(some, replies[:-1], strict=True)))
             except RuntimeError:
                 # The loop is closed, and with it all turns.
                 return

@@ -53,10 +53,11 @@ class Job(Protocol):
 
 
 class _Call:
-    __slots__ = ("_command", "future")
+    __slots__ = ("_command", "_once", "future")
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, *, once: bool) -> None:
         self._command = command
+        self._once = once
         self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def command(self) -> Command | None:
@@ -67,6 +68,8 @@ class _Call:
             self.future.set_result(reply)
 
     def retries(self) -> bool:
+        if self._once and not self.future.done():
+            self.future.set_exception(StoreAwayError())
         return not self.future.done()
 
 
@@ -114,13 +117,13 @@ class Line:
         """Say one thing once, whether it is heard or not."""
         self.put(_Word(command))
 
-    async def call(self, *command: "bytes | Step | int", within: float | None) -> Reply:
-        """Say one thing, again and again while Redis is away.
+    async def call(self, *command: "bytes | Step | int", within: float | None, once: bool = False) -> Reply:
+        """Say one thing, again and again while Redis is away, or `once`, if it has not been away since.
 
         Raises:
             StoreAwayError: there was no answer in so many seconds, or it was an error.
         """
-        call = _Call(command)
+        call = _Call(command, once=once)
         self.put(call)
         try:
             async with asyncio.timeout(within):
@@ -179,7 +182,9 @@ class Line:
             self._succeeded()
 
     async def _failed(self, error: Exception, jobs: list[Job]) -> None:
-        self._jobs.extendleft(job for job in reversed(jobs) if job.retries())
+        # What is to be said once, to the Redis that was there, is not said to the next one either.
+        waiting = [job for job in self._jobs if not isinstance(job, _Call) or job.retries()]
+        self._jobs = deque([*(job for job in jobs if job.retries()), *waiting])
         self._meter().store_failed()
         self._failures += 1
         if self._failures == 1:

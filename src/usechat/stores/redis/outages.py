@@ -2,12 +2,15 @@
 
 import asyncio
 import time
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
-__all__ = ["Outages"]
+__all__ = ["GIVEN_BACK", "Outages"]
 
 # In so many seconds after Redis is back, owners that live have given back what it forgot.
-_GIVEN_BACK: Final = 2.0
+GIVEN_BACK: Final = 2.0
+_AGAIN: Final = 0.1
+_T = TypeVar("_T")
 
 
 class Outages:
@@ -25,17 +28,22 @@ class Outages:
     def noted(self) -> None:
         """Redis is away, or back."""
         self._since = time.monotonic()
-        self._given_back = self._since + _GIVEN_BACK
+        self._given_back = self._since + GIVEN_BACK
 
     @property
     def leases_count(self) -> bool:
         """Whether an owner whose lease has ended is gone."""
         return time.monotonic() - self._since >= self._lease
 
-    async def settle(self) -> bool:
-        """Wait until owners have given back what Redis forgot; False if there was nothing to wait for."""
-        left = self._given_back - time.monotonic()
-        if left <= 0:
-            return False
-        await asyncio.sleep(left)
-        return True
+    @property
+    def left(self) -> float:
+        """In how many seconds owners have given back what Redis forgot."""
+        return max(0.0, self._given_back - time.monotonic())
+
+    async def ask(self, question: Callable[[], Awaitable[_T | None]]) -> _T | None:
+        """Ask for something, again as long as an owner may still give it back."""
+        answer = await question()
+        while answer is None and self.left > 0:
+            await asyncio.sleep(_AGAIN)
+            answer = await question()
+        return answer

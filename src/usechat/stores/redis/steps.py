@@ -29,6 +29,7 @@ __all__ = [
     "LOOK",
     "NOTE",
     "OPEN",
+    "PROBE",
     "RELEASE",
     "RESTORE",
     "SEAL",
@@ -309,6 +310,11 @@ return {'OK'}
 """,
     flags="allow-oom",
 )
+
+PROBE: Final = Step("""
+-- Redis refuses it as it would refuse a step that writes.
+return {'OK'}
+""")
 
 DUE: Final = Step(
     _NOW

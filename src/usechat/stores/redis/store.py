@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -14,15 +14,16 @@ import msgspec
 from usechat.stores import Lost, Meter, Reader, StopReason, StoreAwayError, TurnHead, TurnRunningError
 from usechat.stores.redis.channels import Channels
 from usechat.stores.redis.claim import RedisClaim
+from usechat.stores.redis.connections import Connections
 from usechat.stores.redis.copies import Copy
-from usechat.stores.redis.driver import Command, Reply, ThreadWire, Wire, check_url
+from usechat.stores.redis.driver import Command, Reply, check_url
 from usechat.stores.redis.keys import Keys
 from usechat.stores.redis.lease import Leased, Leases
 from usechat.stores.redis.line import Line, NoMeter
 from usechat.stores.redis.looks import Look
-from usechat.stores.redis.outages import Outages
+from usechat.stores.redis.outages import GIVEN_BACK, Outages
 from usechat.stores.redis.settings import Settings, milliseconds
-from usechat.stores.redis.steps import CLAIM, NOTE, STOP, Step
+from usechat.stores.redis.steps import CLAIM, NOTE, PROBE, STOP, Step
 from usechat.stores.redis.taking import TakeOver
 from usechat.stores.redis.waiting import when
 
@@ -32,6 +33,7 @@ _log = logging.getLogger("usechat")
 
 _DAY: Final = 24 * 3600.0
 _PING: Final = 2.0
+_AGAIN: Final = 0.1
 _NOT_SERVED: Final = "The store of turns is not served: enter chats.serve() in the lifespan of your app."
 
 
@@ -78,7 +80,7 @@ class RedisTurnStore:
         self.meter: Meter = NoMeter()
         self.claims: dict[str, RedisClaim] = {}
         self.copies: dict[str, Copy] = {}
-        self._life: _Life | None = None
+        self._life: _Served | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # The contract.
@@ -87,18 +89,29 @@ class RedisTurnStore:
         mine = self.claims.get(head.turn)
         if mine is not None and mine.phase == "claimed":
             return mine
-        await self._served.outages.settle()
-        keys, settings = self.keys.of(head), self.settings
-        asked = time.monotonic()
-        # Before it is claimed, so that nobody can die in between.
-        self.line.say(NOTE, 1, self.keys.running, settings.lease_us, keys.member)
-        parts = (head.turn.encode(), self.worker, settings.lease_us, msgspec.json.encode(head))
         try:
-            reply = await self._call(CLAIM, 2, keys.chat, keys.turn, *parts, milliseconds(settings.keep_running))
-        except StoreAwayError:
+            async with asyncio.timeout(self.settings.patience + GIVEN_BACK):
+                return await self._claim(head)
+        except TimeoutError:
             # It may be claimed without our knowing it.
             self.spawn(RedisClaim(self, head, 0).release())
-            raise
+            raise StoreAwayError from None
+
+    async def _claim(self, head: TurnHead) -> RedisClaim:
+        keys, settings = self.keys.of(head), self.settings
+        parts = (head.turn.encode(), self.worker, settings.lease_us, msgspec.json.encode(head))
+        while True:
+            # Not as the first thing that a Redis hears which may have forgotten who has the chat.
+            await self._back()
+            asked = time.monotonic()
+            # Before it is claimed, so that nobody can die in between.
+            self.line.say(NOTE, 1, self.keys.running, settings.lease_us, keys.member)
+            command = (CLAIM, 2, keys.chat, keys.turn, *parts, milliseconds(settings.keep_running))
+            try:
+                reply = await self.line.call(*command, within=None, once=True)
+                break
+            except StoreAwayError:
+                await asyncio.sleep(_AGAIN)
         if reply[0] == b"RUNNING":
             raise TurnRunningError(_head(reply[1]), is_sealed=reply[2] == b"sealed")
         claim = self.claims[head.turn] = RedisClaim(self, head, int(reply[1]))
@@ -110,9 +123,7 @@ class RedisTurnStore:
             mine = next((claim for claim in self.claims.values() if claim.head.chat == chat), None)
             if mine is not None:
                 return mine.head
-        reply = await self._call(b"HGET", self.keys.chat(chat), b"h")
-        if reply is None and await self._served.outages.settle():
-            reply = await self._call(b"HGET", self.keys.chat(chat), b"h")
+        reply = await self._served.outages.ask(partial(self._call, b"HGET", self.keys.chat(chat), b"h"))
         return None if reply is None else _head(reply)
 
     async def find(self, chat: str, mark: str) -> TurnHead | None:
@@ -130,10 +141,8 @@ class RedisTurnStore:
             await claim.moved()
         if claim is not None:
             return claim.reader()
-        state = await when(self, head, _is_open)
-        if state.phase is None and await self._served.outages.settle():
-            state = await when(self, head, _is_open)
-        return None if state.phase is None else await self._copied(head)
+        is_there = await self._served.outages.ask(partial(self._opened, head))
+        return None if is_there is None else await self._copied(head)
 
     async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
         mine = self._mine(head)
@@ -164,27 +173,21 @@ class RedisTurnStore:
 
     async def answers(self) -> bool:
         try:
-            # A Redis that answers and takes nothing is away, too.
             async with asyncio.timeout(_PING):
-                await self._call(NOTE, 1, self.keys.running, b"0")
+                await self._call(PROBE, 0)
         except (StoreAwayError, TimeoutError):
             return False
         return True
 
-    def serve(self, lost: Lost) -> AbstractAsyncContextManager[None]:
-        return self._serve(lost)
-
     @asynccontextmanager
-    async def _serve(self, lost: Lost) -> AsyncGenerator[None, None]:
-        life = self._life = _Life(self, self._url, lost)
-        hearing = life.channels.join(self.keys.workers + self.worker, self.hear)
-        runs = [life.line.run(), life.reading.run(), life.channels.run(), life.taking.sweep(), hearing]
-        tasks = [asyncio.create_task(run) for run in runs]
-        life.leases.start()
+    async def serve(self, lost: Lost) -> AsyncGenerator[None, None]:
+        served = self._life = _Served(self, self._url, lost)
+        hearing = served.connections.channels.join(self.keys.workers + self.worker, self.hear)
+        tasks = [asyncio.create_task(run) for run in (served.taking.sweep(), hearing)]
         try:
-            yield
+            async with served.connections.open():
+                yield
         finally:
-            life.leases.stop()
             for task in (*tasks, *self._tasks):
                 task.cancel()
             await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
@@ -196,19 +199,19 @@ class RedisTurnStore:
 
     @property
     def line(self) -> Line:
-        return self._served.line
+        return self._served.connections.line
 
     @property
     def reading(self) -> Line:
-        return self._served.reading
+        return self._served.connections.reading
 
     @property
     def channels(self) -> Channels:
-        return self._served.channels
+        return self._served.connections.channels
 
     @property
     def leases(self) -> Leases:
-        return self._served.leases
+        return self._served.connections.leases
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do it beside, for as long as the store is served; that Redis is away is no reason to complain."""
@@ -217,7 +220,7 @@ class RedisTurnStore:
     def left(self, claim: RedisClaim) -> None:
         self._drop(claim)
         if self._life is not None:
-            self._life.line.say(b"ZREM", self.keys.running, claim.keys.member)
+            self._life.connections.line.say(b"ZREM", self.keys.running, claim.keys.member)
 
     def lost(self, claim: RedisClaim, *, is_handed: bool) -> None:
         self._drop(claim)
@@ -265,7 +268,7 @@ class RedisTurnStore:
             else:
                 claim.check()
 
-    def channels_up(self) -> None:
+    def heard_again(self) -> None:
         self._served.outages.noted()
         for claim in tuple(self.claims.values()):
             claim.check()
@@ -275,13 +278,21 @@ class RedisTurnStore:
     # How it works.
 
     @property
-    def _served(self) -> "_Life":
+    def _served(self) -> "_Served":
         if self._life is None:
             raise RuntimeError(_NOT_SERVED)
         return self._life
 
     async def _call(self, *command: bytes | Step | int) -> Reply:
         return await self.line.call(*command, within=self.settings.patience)
+
+    async def _back(self) -> None:
+        """Wait until Redis is back, and owners have given back what it forgot."""
+        outages = self._served.outages
+        while self.line.is_away or outages.left > 0:
+            if self.line.is_away:
+                await self.line.call(PROBE, 0, within=None)
+            await asyncio.sleep(outages.left)
 
     def _remember(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
@@ -301,7 +312,11 @@ class RedisTurnStore:
         if self.claims.get(claim.head.turn) is claim:
             del self.claims[claim.head.turn]
         if self._life is not None:
-            self._life.leases.remove(claim)
+            self._life.connections.leases.remove(claim)
+
+    async def _opened(self, head: TurnHead) -> Look | None:
+        state = await when(self, head, lambda state: state.phase != "claimed")
+        return None if state.phase is None else state
 
     async def _copied(self, head: TurnHead) -> Reader:
         copy = self.copies.get(head.turn)
@@ -319,17 +334,12 @@ class RedisTurnStore:
         return reader
 
 
-class _Life:
-    """The connections of a store that is served: four, whatever it does."""
+class _Served:
+    """What a store has while it is served."""
 
     def __init__(self, store: RedisTurnStore, url: str, lost: Lost) -> None:
         lease = store.settings.lease
-        seconds = min(3.0, max(lease / 3, 0.5))
-        self.line = Line(Wire(url, seconds), lambda: store.meter, store.away_changed)
-        self.reading = Line(Wire(url, 2 * seconds), lambda: store.meter, lambda: None)
-        self.channels = Channels(lambda: Wire(url, seconds), lease / 3, store.channels_up)
-        wire = ThreadWire(url, min(2.0, max(lease / 5, 0.2)))
-        self.leases = Leases(wire, lease, store.note, store.hear_beats)
+        self.connections = Connections(url, lease, lambda: store.meter, store)
         self.outages = Outages(lease)
         self.taking = TakeOver(store, lost, self.outages)
 
@@ -342,10 +352,6 @@ async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
     # Nobody waits for it who could be told.
     except Exception:  # noqa: BLE001
         _log.exception("what a turn left to do has failed")
-
-
-def _is_open(state: Look) -> bool:
-    return state.phase != "claimed"
 
 
 def _has_moved(epoch: bytes, state: Look) -> bool:
