@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 def _fields(entry: Any) -> dict[bytes, Any]:
     """An entry of the log of denials, which some versions of the driver give as a list."""
-    return entry if isinstance(entry, dict) else dict(zip(entry[::2], entry[1::2], strict=True))
+    return dict(entry if isinstance(entry, dict) else zip(entry[::2], entry[1::2], strict=True))
 
 
 TURNS = Path(__file__).parents[2] / "docs" / "concepts" / "turns.md"
