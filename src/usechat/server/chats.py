@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from usechat.agents import Admits, Agent, Asked, CountsUnused, ForgetsChats, GivesWay, StopsChats
 from usechat.agents.chat import Chat, Request
@@ -17,11 +17,11 @@ from usechat.ids import new_id, new_turn_id
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
 from usechat.server.admission import Admission
+from usechat.server.begun_turns import BegunTurns
 from usechat.server.chat_history import ChatHistory
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.metrics import Metrics
-from usechat.server.tracing import Span, begin_span
-from usechat.server.turn_lines import log_turn
+from usechat.server.tracing import Span
 from usechat.stores import Claim, Metered, Outcome, Reader, StopReason, TurnHead, TurnLog, TurnStore
 from usechat.turns.failures import explain
 from usechat.turns.opening import Prepared
@@ -53,7 +53,7 @@ class Chats:
         self.unused = Unused(partial(metrics.event_dropped, "unknown"))
         if isinstance(self.agent, CountsUnused):
             self.agent.unused = self.unused
-        self._began: dict[str, _Began] = {}
+        self._begun = BegunTurns(metrics)
         self._store = store
         self._turns = Turns(
             store,
@@ -216,44 +216,15 @@ class Chats:
 
     def opened(self, head: TurnHead, came: Request, arrived: float, log: TurnLog) -> Span:
         """A turn begins, of a request that arrived then; its agent is to work inside of the span."""
-        span = begin_span(head.turn, self.history.names(head), came.headers, arrived)
-        self._began[head.turn] = _Began(arrived, log, span)
-        self.metrics.turn_started()
-        return span
+        return self._begun.opened(head, self.history.names(head), came.headers, arrived, log)
 
     async def _ended(self, head: TurnHead, outcome: Outcome, message: UIMessage) -> None:
-        began = self._began.pop(head.turn, None)
-        if began is None:
-            # Another process began it.
-            self.metrics.turn_ended(outcome)
-        else:
-            seconds = time.monotonic() - began.arrived
-            self.metrics.turn_ended(outcome, seconds)
-            log_turn(head.turn, self.history.names(head), outcome, began.log, began.arrived, seconds)
-            began.span.end(outcome, began.log)
+        self._begun.ended(head, self.history.names(head), outcome)
         if self.settings.on_end is not None:
             await self.settings.on_end(outcome, message)
 
     def _fenced(self, head: TurnHead) -> None:
-        """Another process has taken the turn over, and ends it."""
-        began = self._began.pop(head.turn, None)
-        if began is not None:
-            self.metrics.turn_taken()
-            log_turn(
-                head.turn,
-                self.history.names(head),
-                "lost",
-                began.log,
-                began.arrived,
-                time.monotonic() - began.arrived,
-            )
-            began.span.end("lost", began.log)
-
-
-class _Began(Struct, frozen=True):
-    arrived: float
-    log: TurnLog
-    span: Span
+        self._begun.taken(head, self.history.names(head))
 
 
 class ChatOpening:

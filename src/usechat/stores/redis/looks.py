@@ -3,13 +3,14 @@
 import msgspec
 
 from usechat.protocol.messages import UIMessage
+from usechat.stores import TurnHead
 from usechat.stores.log import Outcome
 from usechat.stores.redis.driver import Reply
 from usechat.stores.redis.keys import TurnKeys
 from usechat.stores.redis.line import Line
 from usechat.stores.redis.steps import LOOK
 
-__all__ = ["Look", "frames_of", "look"]
+__all__ = ["Look", "frames_of", "head_of", "look"]
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -25,6 +26,14 @@ class Look(msgspec.Struct, frozen=True):
     @property
     def is_held(self) -> bool:
         return self.phase in ("claimed", "open", "sealed")
+
+    def is_of(self, epoch: bytes) -> bool:
+        """Whether the owner with this epoch still has it."""
+        return self.is_held and self.epoch == epoch
+
+
+def head_of(value: bytes) -> TurnHead:
+    return msgspec.json.decode(value, type=TurnHead)
 
 
 def _look_of(reply: Reply) -> Look:

@@ -20,7 +20,7 @@ from usechat.stores.redis.driver import Command, Reply, check_url
 from usechat.stores.redis.keys import Keys
 from usechat.stores.redis.lease import Leased, Leases
 from usechat.stores.redis.line import Line, NoMeter
-from usechat.stores.redis.looks import Look
+from usechat.stores.redis.looks import Look, head_of
 from usechat.stores.redis.outages import GIVEN_BACK, Outages
 from usechat.stores.redis.settings import Settings, milliseconds
 from usechat.stores.redis.steps import CLAIM, NOTE, PROBE, STOP, Step
@@ -34,7 +34,6 @@ _log = logging.getLogger("usechat")
 _DAY: Final = 24 * 3600.0
 _PING: Final = 2.0
 _AGAIN: Final = 0.1
-_NOT_SERVED: Final = "The store of turns is not served: enter chats.serve() in the lifespan of your app."
 
 
 class RedisTurnStore:
@@ -113,7 +112,7 @@ class RedisTurnStore:
             except StoreAwayError:
                 await asyncio.sleep(_AGAIN)
         if reply[0] == b"RUNNING":
-            raise TurnRunningError(_head(reply[1]), is_sealed=reply[2] == b"sealed")
+            raise TurnRunningError(head_of(reply[1]), is_sealed=reply[2] == b"sealed")
         claim = self.claims[head.turn] = RedisClaim(self, head, int(reply[1]))
         self.leases.add(claim, asked)
         return claim
@@ -124,7 +123,7 @@ class RedisTurnStore:
             if mine is not None:
                 return mine.head
         reply = await self._served.outages.ask(partial(self._call, b"HGET", self.keys.chat(chat), b"h"))
-        return None if reply is None else _head(reply)
+        return None if reply is None else head_of(reply)
 
     async def find(self, chat: str, mark: str) -> TurnHead | None:
         head = await self.live(chat)
@@ -133,11 +132,11 @@ class RedisTurnStore:
         key = self.keys.chat(chat)
         for turn in await self._call(b"ZRANGE", key + b":t", b"0", b"-1", b"REV"):
             if mark.encode() in (turn, turn[:8]) and (found := await self._call(b"HGET", key + b":" + turn, b"h")):
-                return _head(found)
+                return head_of(found)
         return None
 
     async def follow(self, head: TurnHead) -> Reader | None:
-        while (claim := self._mine(head)) is not None and claim.phase == "claimed":
+        while (claim := self.claims.get(head.turn)) is not None and claim.phase == "claimed":
             await claim.moved()
         if claim is not None:
             return claim.reader()
@@ -145,7 +144,7 @@ class RedisTurnStore:
         return None if is_there is None else await self._copied(head)
 
     async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
-        mine = self._mine(head)
+        mine = self.claims.get(head.turn)
         if mine is not None:
             mine.stop(why)
         keys = self.keys.of(head)
@@ -156,7 +155,7 @@ class RedisTurnStore:
             epoch = reply[1]
             try:
                 async with asyncio.timeout(within):
-                    await when(self, head, partial(_has_moved, epoch))
+                    await when(self, head, lambda state, epoch=epoch: not state.is_of(epoch))
             except TimeoutError:
                 # In a task that whoever stops cannot cancel: nobody else would end the turn.
                 if await asyncio.shield(self._remember(self._served.taking.take(head, epoch, why))):
@@ -280,7 +279,7 @@ class RedisTurnStore:
     @property
     def _served(self) -> "_Served":
         if self._life is None:
-            raise RuntimeError(_NOT_SERVED)
+            raise RuntimeError("The store of turns is not served: enter chats.serve() in the lifespan of your app.")
         return self._life
 
     async def _call(self, *command: bytes | Step | int) -> Reply:
@@ -300,10 +299,6 @@ class RedisTurnStore:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _mine(self, head: TurnHead) -> RedisClaim | None:
-        claim = self.claims.get(head.turn)
-        return None if claim is None or claim.is_fenced or claim.phase == "released" else claim
-
     def _of(self, turn: str, epoch: str) -> RedisClaim | None:
         claim = self.claims.get(turn)
         return claim if claim is not None and claim.epoch == int(epoch) else None
@@ -316,7 +311,7 @@ class RedisTurnStore:
 
     async def _opened(self, head: TurnHead) -> Look | None:
         state = await when(self, head, lambda state: state.phase != "claimed")
-        return None if state.phase is None else state
+        return state if state.phase else None
 
     async def _copied(self, head: TurnHead) -> Reader:
         copy = self.copies.get(head.turn)
@@ -352,11 +347,3 @@ async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
     # Nobody waits for it who could be told.
     except Exception:  # noqa: BLE001
         _log.exception("what a turn left to do has failed")
-
-
-def _has_moved(epoch: bytes, state: Look) -> bool:
-    return not state.is_held or state.epoch != epoch
-
-
-def _head(value: bytes) -> TurnHead:
-    return msgspec.json.decode(value, type=TurnHead)

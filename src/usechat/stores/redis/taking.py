@@ -16,7 +16,7 @@ from usechat.stores.redis.claim import Host, RedisClaim, reason_of
 from usechat.stores.redis.copies import Copy, CopyHost
 from usechat.stores.redis.driver import Reply
 from usechat.stores.redis.keys import TurnKeys
-from usechat.stores.redis.looks import frames_of
+from usechat.stores.redis.looks import frames_of, head_of
 from usechat.stores.redis.outages import Outages
 from usechat.stores.redis.settings import number
 from usechat.stores.redis.steps import DUE, TAKE, Step
@@ -88,7 +88,7 @@ class TakeOver:
         if head is None:
             self._host.line.say(b"ZREM", self._host.keys.running, keys.member)
         else:
-            await self.reap(msgspec.json.decode(head, type=TurnHead))
+            await self.reap(head_of(head))
 
     async def _take(self, head: TurnHead, epoch: bytes, why: StopReason | None) -> bool:
         host, keys = self._host, self._host.keys.of(head)
