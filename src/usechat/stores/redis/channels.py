@@ -1,6 +1,7 @@
 """The one subscription of a process: to its own channel, and to those of the turns that it follows."""
 
 import asyncio
+import logging
 import random
 from collections import Counter, deque
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from typing import Final, TypeAlias
 from usechat.stores.redis.driver import AWAY, Wire
 
 __all__ = ["Channels", "Listener"]
+
+_log = logging.getLogger("usechat")
 
 Listener: TypeAlias = Callable[[bytes], None]
 
@@ -127,7 +130,7 @@ class Channels:
             if kind == b"message":
                 topic = self._topics.get(channel)
                 for listener in topic.listeners if topic is not None else ():
-                    listener(message[2])
+                    _tell(listener, message[2])
             elif kind == b"subscribe":
                 self._confirm(channel)
 
@@ -140,3 +143,11 @@ class Channels:
         topic = self._topics.get(channel)
         if topic is not None and not topic.ready.done():
             topic.ready.set_result(None)
+
+
+def _tell(listener: Listener, message: bytes) -> None:
+    try:
+        listener(message)
+    # Whoever listens beside hears it all the same.
+    except Exception:  # noqa: BLE001
+        _log.exception("what a worker published could not be used")

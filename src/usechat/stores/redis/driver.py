@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias, cast
 
 import hiredis
@@ -133,7 +134,9 @@ class Wire:
             return error
 
     async def close(self) -> None:
-        await self._connection.disconnect(nowait=True)
+        # One that is broken cannot always be closed as it should.
+        with suppress(*AWAY):
+            await self._connection.disconnect(nowait=True)
 
     async def _exchange(self, packed: list[bytes]) -> list[Reply]:
         await self._connection.send_packed_command(packed, check_health=False)
@@ -161,7 +164,8 @@ class ThreadWire:
         return replies
 
     def close(self) -> None:
-        self._connection.disconnect()
+        with suppress(*AWAY):
+            self._connection.disconnect()
 
     def _exchange(self, packed: list[bytes]) -> list[Reply]:
         if packed:

@@ -1,6 +1,7 @@
 """The lease of each turn that this process writes, renewed by a thread: a loop that is held is no crash."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from typing import Final, Protocol
 from usechat.stores.redis.driver import AWAY, Command, Reply, ThreadWire
 
 __all__ = ["Leased", "Leases", "Renewing"]
+
+_log = logging.getLogger("usechat")
 
 _TOGETHER: Final = 128
 # By so much of a lease two clocks may differ in it.
@@ -85,6 +88,10 @@ class Leases:
                 self._beat()
                 pause = self._lease / 3
             except AWAY:
+                pause = self._lease / 15
+            # Whatever it is, the leases of all turns depend on this thread.
+            except Exception:  # noqa: BLE001
+                _log.exception("leases could not be renewed")
                 pause = self._lease / 15
         self._wire.close()
 

@@ -172,7 +172,7 @@ class Line:
                 if isinstance(reply, Exception):
                     self._meter().store_failed()
                     _log.error("Redis refused a step: %s", reply)
-                job.done(reply)
+                _tell(job, reply)
         if refused:
             if isinstance(problem, ReadOnlyError):
                 # Another one has become the one to write to.
@@ -199,3 +199,11 @@ class Line:
             self._failures = 0
             _log.warning("Redis is back")
             self._changed()
+
+
+def _tell(job: Job, reply: Reply) -> None:
+    try:
+        job.done(reply)
+    # The others on the line must not wait for ever because of one.
+    except Exception:  # noqa: BLE001
+        _log.exception("an answer of Redis could not be used")
