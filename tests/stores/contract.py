@@ -451,7 +451,7 @@ class _StoreMachine(RuleBasedStateMachine):
     def _see(self, seen: Seen) -> None:
         """Wait until the reader's process knows what was said."""
         log, turn = seen.reader.log, seen.turn
-        self._until(lambda: (log.frames, log.outcome) == (turn.frames, turn.outcome))
+        self._until(lambda: (log.frames[: log.end], log.outcome) == (turn.frames, turn.outcome))
 
     async def _take_lost(self, claim: Claim, why: StopReason | None) -> None:
         self._lost.append((claim, why))

@@ -67,7 +67,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 async def sent(claim: RedisClaim) -> None:
     """Wait until Redis has what was appended."""
-    await until(lambda: claim.acked == len(claim.log.frames))
+    await until(lambda: claim.log.end == len(claim.log.frames))
 
 
 async def read_all(reader: Reader) -> Sequence[bytes]:

@@ -22,9 +22,8 @@ Outcome: TypeAlias = Literal["done", "stopped", "error", "lost"]
 class TurnLog:
     """One frame of bytes for each chunk of a turn; a chunk's index is its place in `frames`, counted from 1.
 
-    Readers see the first `end` of them, of `end_size` bytes: those behind are not sure to be kept yet. `guard` is
-    called before anybody reads, and may take frames back. Frames are added from any thread; everything else belongs to
-    the event loop.
+    Readers see the first `end` of them, of `end_size` bytes: those behind are not sure to be kept yet. Frames are added
+    from any thread; everything else belongs to the event loop.
     """
 
     __slots__ = (
@@ -40,7 +39,6 @@ class TurnLog:
         "end_size",
         "first_taken",
         "frames",
-        "guard",
         "last_cut",
         "mark",
         "outcome",
@@ -57,7 +55,6 @@ class TurnLog:
         self.size = 0
         self.end = 0
         self.end_size = 0
-        self.guard: Callable[[], None] | None = None
         # Called when a reader leaves, by whoever has the log then.
         self.counts: Callable[[], None] | None = None
         self.outcome: Outcome | None = None
@@ -92,18 +89,14 @@ class TurnLog:
         self.size += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
 
     def show(self, end: int, size: int) -> None:
-        """Let the first frames be read, so many, which have so many bytes, and no more."""
+        """Let the first frames be read, so many, which have so many bytes."""
         self.end = end
         self.end_size = size
 
-    def cut(self, end: int) -> list[bytes]:
-        """Drop the frames after the first `end`, and give them."""
-        dropped = self.frames[end:]
-        del self.frames[end:]
-        self.size -= sum(map(len, dropped))
-        self.show(end, self.size)
-        self._fold = None
-        return dropped
+    def drop_held(self) -> None:
+        """Forget the frames that nobody was shown."""
+        del self.frames[self.end :]
+        self.size = self.end_size
 
     def close(self, outcome: Outcome) -> None:
         """Nothing more comes."""
@@ -157,9 +150,7 @@ class TurnLog:
 
         What came since the last fold is left to be read from the log, as long as that is little.
         """
-        if self.guard is not None:
-            self.guard()
-        if self._fold is None or self._fold.taken > self.end:
+        if self._fold is None:
             frames = Frames(self.mark, names=self._event_names)
             self._fold = Fold(self, Replay(self.continues, CLIENTS[self._client], frames))
         return await self._fold.told()
@@ -226,10 +217,8 @@ class Reader:
         if self._ahead:
             return self._take_ahead(self._ahead, limit)
         log = self.log
-        if log.guard is not None:
-            log.guard()
-        # Asked once, since a thread may add frames at any moment; some may have been taken back.
-        end = max(log.end, self.cursor)
+        # Asked once, since a thread may add frames at any moment.
+        end = log.end
         if log.end_size - self._read > limit:
             end = self._end_of(limit, end)
         some, self.cursor = log.frames[self.cursor : end], end
@@ -245,8 +234,6 @@ class Reader:
             self._take_up()
         if self._ahead:
             return self._take_frame_ahead(self._ahead)
-        if self.log.guard is not None:
-            self.log.guard()
         if self.cursor >= self.log.end:
             return b""
         frame = self.log.frames[self.cursor]

@@ -1,4 +1,4 @@
-"""What a turn has said and Redis does not have yet: how it gets there, and who may read it before."""
+"""What a turn has said and Redis does not have yet, and how it gets there."""
 
 import asyncio
 import threading
@@ -10,7 +10,6 @@ from typing import Final
 from usechat.stores import Meter
 from usechat.stores.log import TurnLog
 from usechat.stores.redis.driver import Command, Reply
-from usechat.stores.redis.lease import Leased
 from usechat.stores.redis.line import Line
 
 __all__ = ["Appends"]
@@ -25,7 +24,7 @@ _REFUSED: Final = 1.0
 class Appends:
     """The frames of a log on their way to Redis, which has the first `acked` of them.
 
-    Frames are readable here at once while the lease is certain, and else as soon as Redis has them. It is *open* for
+    Nobody reads a frame that Redis does not have: if this process died, nobody else could read it. It is *open* for
     frames from `begin` to `end`, and *held* while Redis may have forgotten the turn. `command` makes the step that
     appends frames after an index, and `hear` gets the answers of Redis that are more than a confirmation.
     """
@@ -33,7 +32,6 @@ class Appends:
     def __init__(
         self,
         log: TurnLog,
-        lease: Leased,
         line: Line,
         meter: Meter,
         command: Callable[[int, int, bytes], Command],
@@ -44,7 +42,6 @@ class Appends:
         self.is_over = False
         self._acked_size = log.end_size
         self._log = log
-        self._lease = lease
         self._line = line
         self._meter = meter
         self._command = command
@@ -58,7 +55,6 @@ class Appends:
         self._unsent_since = self._sending_since = 0.0
         self._sending: tuple[int, int] | None = None
         self._waiting: list[asyncio.Future[None]] = []
-        log.guard = self._guard
 
     def begin(self) -> None:
         with self._lock:
@@ -74,7 +70,6 @@ class Appends:
         """Send nothing more: another owner has the turn, or it has ended."""
         self.end()
         self.is_over = True
-        self._log.guard = None
         self._wake()
 
     def add(self, frames: Sequence[bytes]) -> None:
@@ -82,10 +77,7 @@ class Appends:
         with self._lock:
             if not self._is_open:
                 return
-            if time.monotonic() < self._lease.certain_until:
-                self._log.extend(frames)
-            else:
-                self._log.hold(frames)
+            self._log.hold(frames)
             if self._is_queued:
                 return
             self._is_queued = True
@@ -171,11 +163,6 @@ class Appends:
         if index < len(self._log.frames):
             self.queue()
         self._wake()
-
-    def _guard(self) -> None:
-        """Take back what Redis may not have, as soon as somebody else may have the turn."""
-        if self._log.end > self.acked and time.monotonic() >= self._lease.certain_until:
-            self._log.show(self.acked, self._acked_size)
 
     async def _acknowledged(self) -> None:
         future = self._loop.create_future()

@@ -62,11 +62,10 @@ class RedisClaim:
         self.phase: _Phase = "claimed"
         self.keys: TurnKeys = host.keys.of(head)
         self.renewed = 0.0
-        self.certain_until = 0.0
         self.is_fenced = False
         self._host = host
         self._fence = number(epoch) if epoch else b"", host.worker
-        self._appends = Appends(self.log, self, host.line, host.meter, self._append, self._hear)
+        self._appends = Appends(self.log, host.line, host.meter, self._append, self._hear)
         self._sealed: tuple[Sequence[bytes], Outcome] | None = None
         self._producer: Producer | None = None
         self._stop: StopReason | None = None
@@ -80,11 +79,6 @@ class RedisClaim:
     @property
     def sealed(self) -> tuple[Sequence[bytes], Outcome] | None:
         return self._sealed
-
-    @property
-    def acked(self) -> int:
-        """How many frames Redis has."""
-        return self._appends.acked
 
     # What the turn calls.
 

@@ -82,7 +82,6 @@ class Copy:
         self._is_counting = False
         self._is_listening = False
         self._is_over = False
-        self._doubtful: tuple[int, Sequence[bytes]] = 0, ()
         self.log.counts = self._left
 
     async def loaded(self) -> None:
@@ -101,13 +100,10 @@ class Copy:
         self._count()
         return reader
 
-    def mend(self, shown: Sequence[bytes]) -> None:
-        """Go on in place of an owner who was fenced, and who had shown these frames, which Redis may not have.
-
-        Readers who were shown what the log does not have cannot go on.
-        """
-        self._doubtful = self.log.end, shown
-        self._loading = self._loop.create_task(self._mend())
+    def go_on(self) -> None:
+        """Follow the log of an owner of this process who was fenced, from where its readers are."""
+        self.log.drop_held()
+        self._loading = self._loop.create_task(self._load_patiently())
         self._loading.add_done_callback(_ignore)
 
     async def take_over(self, last: int, continues: UIMessage | None) -> TurnLog:
@@ -120,10 +116,13 @@ class Copy:
         for task in (self._loading, self._filling):
             if task is not None:
                 task.cancel()
+        if self.log.end > last:
+            # Redis has lost what it had, and its owner cannot give it back any more.
+            self._fail()
+            return await Copy(self._host, self.head).take_over(last, continues)
         log = self.log
         log.open(continues)
-        if log.end > last:
-            log.cut(last)
+        log.drop_held()
         while log.end < last:
             before = log.end
             await self._read_page()
@@ -153,7 +152,7 @@ class Copy:
         await self._read_on(state)
         self._watch()
 
-    async def _mend(self) -> None:
+    async def _load_patiently(self) -> None:
         deadline = self._loop.time() + _FORGOTTEN * self._host.settings.lease
         while not self._is_over:
             try:
@@ -163,19 +162,6 @@ class Copy:
                 if self._loop.time() > deadline:
                     self._fail()
                     return
-
-    def _has_diverged(self, *, is_whole: bool) -> bool:
-        """Whether somebody has read what is not in the log, as far as it is here; if so, all who read it end."""
-        kept, shown = self._doubtful
-        if not shown:
-            return False
-        known = self.log.frames[kept : kept + len(shown)]
-        same = next((n for n, (mine, true) in enumerate(zip(shown, known, strict=False)) if mine != true), len(known))
-        is_sure = is_whole or same < len(known)
-        if not is_sure or all(reader.cursor <= kept + same for reader in self.log.readers):
-            return False
-        self._fail(kept)
-        return True
 
     async def _fill(self) -> None:
         try:
@@ -204,13 +190,15 @@ class Copy:
                 # Redis lost it since; whoever writes it gives it back.
                 return
         if state.phase == "ended" and log.outcome is None:
+            # The last frames once more: another owner may have ended a log that had lost what was read here.
+            await self._read_page(b"%d-0" % state.last)
             if log.end == state.last:
                 self._close(state.outcome)
             else:
                 self._fail()
 
-    async def _read_page(self) -> None:
-        begin = b"(%d-0" % self.log.end if self.log.end else b"-"
+    async def _read_page(self, begin: bytes | None = None) -> None:
+        begin = begin or (b"(%d-0" % self.log.end if self.log.end else b"-")
         settings = self._host.settings
         command: Command = (b"XRANGE", self.keys.log, begin, b"+", b"COUNT", b"%d" % _PAGE)
         for entry, (_, data) in await self._host.reading.call(*command, within=settings.patience):
@@ -242,27 +230,25 @@ class Copy:
         log = self.log
         if after > log.end or self._is_over:
             return self._is_over
-        if last > log.end:
-            log.extend(frames[log.end - after :])
-            if not self._has_diverged(is_whole=False):
-                log.wake()
+        known = log.frames[after:last]
+        if known != frames[: len(known)]:
+            # Redis had lost what was read here, and another owner has gone on without it.
+            self._fail()
+        elif last > log.end:
+            log.extend(frames[len(known) :])
+            log.wake()
         return True
 
     def _close(self, outcome: Outcome) -> None:
-        if self.log.outcome is None and not self._has_diverged(is_whole=True):
+        if self.log.outcome is None:
             self.log.close(outcome)
         self._stop()
 
-    def _fail(self, end: int | None = None) -> None:
-        """End the readers of a log that cannot be followed to its end; those who read further than `end` as well."""
+    def _fail(self) -> None:
+        """End the readers of a log that cannot be followed to its end."""
         log = self.log
         if log.outcome is not None or self._is_over:
             return
-        self._doubtful = 0, ()
-        if end is not None:
-            log.cut(end)
-            for reader in log.readers:
-                reader.seek(min(reader.cursor, end))
         frames = Frames(log.mark, names=self.head.event_names)
         # Without an id, so that nobody takes it for a chunk of the turn.
         log.extend([frames.frame(None, Error(_INTERRUPTED))])

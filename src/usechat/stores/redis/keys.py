@@ -44,6 +44,7 @@ class Keys:
         self.base = f"{prefix}:{self._digest('scope', scope)[:_SCOPE_DIGITS]}".encode()
         self.running = self.base + b":running"
         self.workers = self.base + b":w:"
+        self.mark = self.base + b":mark"
 
     def chat(self, chat: str) -> bytes:
         return self._tagged(self._digest("chat", chat).encode())

@@ -14,8 +14,6 @@ __all__ = ["Leased", "Leases", "Renewing"]
 _log = logging.getLogger("usechat")
 
 _TOGETHER: Final = 128
-# By so much of a lease two clocks may differ in it.
-_MARGIN: Final = 0.1
 # Whoever has slept for so many leases may have been taken for dead.
 _OVERSLEPT: Final = 1.5
 
@@ -25,8 +23,6 @@ class Leased(Protocol):
 
     renewed: float
     """When Redis was last asked to renew the lease and did so, by the monotonic clock."""
-    certain_until: float
-    """Until when nobody else can have the turn."""
 
     def beat(self) -> Command:
         """Renew the lease."""
@@ -74,7 +70,6 @@ class Leases:
 
     def renew(self, claim: Leased, asked: float) -> None:
         claim.renewed = asked
-        claim.certain_until = asked + self._lease * (1 - _MARGIN)
 
     def may_be_lost(self, claim: Leased) -> bool:
         """Whether this process was asleep for so long since the last renewal that somebody may have taken the turn."""

@@ -27,6 +27,7 @@ __all__ = [
     "COUNT",
     "DUE",
     "LOOK",
+    "MARK",
     "NOTE",
     "OPEN",
     "PROBE",
@@ -315,6 +316,18 @@ PROBE: Final = Step("""
 -- Redis refuses it as it would refuse a step that writes.
 return {'OK'}
 """)
+
+MARK: Final = Step(
+    """
+-- KEYS mark | mark workers
+local mark = redis.call('HGET', KEYS[1], 'm')
+if mark then return mark end
+redis.call('HSET', KEYS[1], 'm', ARGV[1])
+redis.call('PUBLISH', ARGV[2], 'emptied')
+return ARGV[1]
+""",
+    flags="allow-oom",
+)
 
 DUE: Final = Step(
     _NOW

@@ -23,7 +23,7 @@ from usechat.stores.redis.line import Line, NoMeter
 from usechat.stores.redis.looks import Look, head_of
 from usechat.stores.redis.outages import GIVEN_BACK, Outages
 from usechat.stores.redis.settings import Settings, milliseconds
-from usechat.stores.redis.steps import CLAIM, NOTE, PROBE, STOP, Step
+from usechat.stores.redis.steps import CLAIM, MARK, NOTE, PROBE, STOP, Step
 from usechat.stores.redis.taking import TakeOver
 from usechat.stores.redis.waiting import when
 
@@ -181,8 +181,9 @@ class RedisTurnStore:
     @asynccontextmanager
     async def serve(self, lost: Lost) -> AsyncGenerator[None, None]:
         served = self._life = _Served(self, self._url, lost)
-        hearing = served.connections.channels.join(self.keys.workers + self.worker, self.hear)
-        tasks = [asyncio.create_task(run) for run in (served.taking.sweep(), hearing)]
+        channels = self.keys.workers, self.keys.workers + self.worker
+        hearing = [served.connections.channels.join(channel, self.hear) for channel in channels]
+        tasks = [asyncio.create_task(run) for run in (served.taking.sweep(), served.outages.learn(), *hearing)]
         try:
             async with served.connections.open():
                 yield
@@ -225,7 +226,7 @@ class RedisTurnStore:
         self._drop(claim)
         if claim.log.readers and not is_handed and self._life is not None:
             copy = self.copies[claim.head.turn] = Copy(self, claim.head, claim.log)
-            copy.mend(claim.log.cut(claim.acked))
+            copy.go_on()
 
     def unread(self, copy: Copy) -> None:
         copy.close()
@@ -238,8 +239,11 @@ class RedisTurnStore:
     # What the connections call.
 
     def hear(self, message: bytes) -> None:
-        """Another worker has something to say about a turn that is ours."""
+        """Another worker has something to say about a turn that is ours, or about all."""
         match message.decode().split():
+            case ["emptied"]:
+                for claim in tuple(self.claims.values()):
+                    claim.check()
             case ["stop", turn, epoch, why] if (claim := self._of(turn, epoch)) is not None:
                 claim.stop(msgspec.convert(why, StopReason))
             case ["fenced", turn, epoch] if (claim := self._of(turn, epoch)) is not None:
@@ -284,6 +288,11 @@ class RedisTurnStore:
 
     async def _call(self, *command: bytes | Step | int) -> Reply:
         return await self.line.call(*command, within=self.settings.patience)
+
+    async def mark(self, within: float | None) -> bytes:
+        """What this Redis was marked with, by whoever came first since it was empty; all workers hear of that."""
+        mark = secrets.token_hex(8).encode()
+        return await self.line.call(MARK, 1, self.keys.mark, mark, self.keys.workers, within=within)
 
     async def _back(self) -> None:
         """Wait until Redis is back, and owners have given back what it forgot."""
@@ -335,7 +344,7 @@ class _Served:
     def __init__(self, store: RedisTurnStore, url: str, lost: Lost) -> None:
         lease = store.settings.lease
         self.connections = Connections(url, lease, lambda: store.meter, store)
-        self.outages = Outages(lease)
+        self.outages = Outages(lease, store.settings.patience, store.mark)
         self.taking = TakeOver(store, lost, self.outages)
 
 
