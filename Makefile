@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the product, `make test` sets up and runs every check.
-.PHONY: run page test soak fresh-clone setup packages format lock bench docs clean
+.PHONY: run page test soak faults fresh-clone setup packages format lock bench docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -41,7 +41,7 @@ test: setup
 	$(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
 	@echo "usechat: tests, the real clients and a real browser, and beside them the types, which are told at the end"
 	@{ $(BIN)/basedpyright --warnings && $(TYPED_PROGRAM); } > .venv/types.txt 2>&1 & types=$$!; \
-	$(PYTEST) tests $(CORE:%=--ignore=%) conformance browser; passed=$$?; \
+	$(PYTEST) tests $(CORE:%=--ignore=%) conformance browser faults; passed=$$?; \
 	wait $$types; typed=$$?; \
 	cat .venv/types.txt; \
 	exit $$((passed + typed))
@@ -55,6 +55,11 @@ soak: setup fresh-clone
 fresh-clone: .venv/ready browser/node_modules/ready
 	@echo "usechat: make run in a fresh clone"
 	$(BIN)/python browser/fresh_clone.py
+
+# Every row of the table in docs/faults.md, in full, which is an hour; ROWS="stop crowd" plays some, SEED=1 again what it played.
+faults: setup
+	@echo "usechat: the fault suite"
+	cd faults && PYTHONPATH=.:../conformance:../tests ../$(BIN)/python suite.py --write $(if $(SEED),--seed $(SEED)) $(ROWS)
 
 setup: packages .venv/ready conformance/node_modules/ready browser/node_modules/ready page
 
@@ -85,7 +90,7 @@ endif
 	@touch $@
 
 # The pinned AI SDK clients, what builds and opens pages, and what the page is made of.
-conformance/node_modules/ready browser/node_modules/ready web/node_modules/ready: %/node_modules/ready: %/package-lock.json
+conformance/node_modules/ready browser/node_modules/ready web/node_modules/ready bench/node_modules/ready: %/node_modules/ready: %/package-lock.json
 	@echo "usechat: setting up npm packages in $*/"
 	cd $* && npm ci --loglevel=error
 	@touch $@
@@ -97,7 +102,7 @@ format: .venv/ready
 docs: .venv/ready
 	$(BIN)/python docs/generate.py
 
-bench: .venv/ready conformance/node_modules/ready
+bench: packages .venv/ready conformance/node_modules/ready bench/node_modules/ready
 	$(UV) venv --quiet --allow-existing --python $(BIN)/python .venv/bench
 	$(UV) pip sync --python .venv/bench/bin/python --require-hashes locks/bench.txt
 	PYTHONPATH=src .venv/bench/bin/python bench/encode.py
@@ -108,6 +113,8 @@ bench: .venv/ready conformance/node_modules/ready
 	PYTHONPATH=src:tests .venv/bench/bin/python -P bench/langgraph.py
 	PYTHONPATH=src .venv/bench/bin/python bench/long_chats.py
 	PYTHONPATH=src .venv/bench/bin/python bench/chat_server.py
+	PYTHONPATH=src:tests .venv/bench/bin/python bench/redis_turns.py
+	PYTHONPATH=src:tests .venv/bench/bin/python bench/redis_load.py
 
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml
 lock: .venv/ready
@@ -115,4 +122,4 @@ lock: .venv/ready
 	$(COMPILE) --extra flows --extra redis --group bench -o locks/bench.txt --upgrade
 
 clean:
-	rm -rf .venv conformance/node_modules browser/node_modules web/node_modules src/usechat/page .coverage .hypothesis
+	rm -rf .venv conformance/node_modules browser/node_modules web/node_modules bench/node_modules src/usechat/page .coverage .hypothesis

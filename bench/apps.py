@@ -3,6 +3,8 @@
 import asyncio
 import importlib
 import itertools
+import os
+import random
 import socket
 import sys
 import time
@@ -24,6 +26,7 @@ from usechat.server.responses import STREAM_HEADERS
 Script: TypeAlias = Callable[[object], AsyncIterator[str]]
 
 WORDS: Final = ("The ", "tides ", "of ", "the ", "naïve ", "shore ", "turn ", "by ", "noon", ", ", "so ", "wait.\n")
+STEADY_CHUNKS: Final = 300
 TEXT: Final = list(itertools.islice(itertools.cycle(WORDS), 2_000))
 
 
@@ -36,6 +39,14 @@ async def paced(_chat: object) -> AsyncIterator[str]:
     for _ in range(200):
         await asyncio.sleep(0.02)
         # The load client has the same clock.
+        yield f"@{time.perf_counter_ns()}@"
+
+
+async def steady(_chat: object) -> AsyncIterator[str]:
+    """Twenty chunks a second, at times that no other turn shares."""
+    await asyncio.sleep(random.random() / 20)  # noqa: S311
+    for _ in range(STEADY_CHUNKS):
+        await asyncio.sleep(0.05)
         yield f"@{time.perf_counter_ns()}@"
 
 
@@ -52,7 +63,7 @@ async def numbers(_chat: object) -> AsyncIterator[str]:
             await asyncio.sleep(0)
 
 
-SCRIPTS: Final[dict[str, Script]] = {"fast": fast, "paced": paced, "idle": idle, "numbers": numbers}
+SCRIPTS: Final[dict[str, Script]] = {"fast": fast, "paced": paced, "idle": idle, "numbers": numbers, "steady": steady}
 
 
 def frame(chunk: Chunk) -> bytes:
@@ -193,6 +204,11 @@ def open_harness(script: Script) -> Starlette:
     return create_app(transport, history="client", approval_secret="0" * 32)
 
 
+def on_redis(script: Script) -> Starlette:
+    """usechat with its turns on the Redis of `USECHAT_STORE`, and without a history."""
+    return create_app(script, store=os.environ["USECHAT_STORE"], history="client", approval_secret="0" * 32)
+
+
 def _pydantic_ai(name: str) -> Any:
     # It is installed in the benchmark's own environment only, where the type checker does not look.
     if name == "Agent":
@@ -208,6 +224,7 @@ APPS: Final[dict[str, Callable[[Script], Starlette]]] = {
     "open-harness": open_harness,
     "deep-agent": deep_agent,
     "deep-agent-files": deep_agent_files,
+    "redis": on_redis,
 }
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from postgres import Postgres
+from redis_server import RedisServer
 from soak import SOAK
 
 # The first draw on a new machine builds tables, and any draw may meet a busy one: no test is at fault then.
@@ -26,5 +27,13 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     server = Postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A Redis that forgets when it ends; whoever breaks one starts one of their own."""
+    server = RedisServer()
     yield server
     server.close()

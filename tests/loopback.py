@@ -95,6 +95,10 @@ class Process:
             start_new_session=True,
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def first_line(self) -> str:
         assert self._process.stdout is not None
         assert select.select([self._process.stdout], [], [], SECONDS)[0], self.errors()

@@ -13,6 +13,7 @@ UsechatError
 │   ├── LocalProtocolError     our side tried to say something illegal: fix the agent or the mapper
 │   └── RemoteProtocolError    the other side sent something that no client could read
 ├── RequestError               a request that cannot be served; `status` is the HTTP status to answer with
+│   └── StoreAwayError         the store of turns does not answer (in usechat.stores)
 ├── ServeError                 `usechat serve` cannot serve (in usechat.cli.settings)
 ├── TailChangedError           somebody else wrote to the chat since it was read; read it again
 ├── FencedError                a turn was taken over by another owner (in usechat.stores)

@@ -308,6 +308,27 @@ def test_an_app_of_ones_own_is_served_as_it_is_at_any_address(folder: Path) -> N
             "The chats cannot be kept in no/such/folder/chats.db: unable to open database file.",
         ),
         (
+            ["agents:agent", "--workers", "2"],
+            "Several workers need a store that they share: --store redis://HOST.",
+        ),
+        (
+            ["agents:agent", "--workers", "2", "--store", "redis://localhost", "--history", "sqlite://"],
+            "Several workers need chats that they share: --history sqlite:///FILE, or a PostgreSQL.",
+        ),
+        (
+            ["agents:agent", "--workers", "2", "--reload"],
+            "--reload is for one process: leave out --workers.",
+        ),
+        (
+            ["agents:agent", "--store", "redis://localhost"],
+            "Turns on Redis need a secret of at least 32 bytes that all workers share: set approval_secret, or "
+            "USECHAT_SECRET for usechat serve.",
+        ),
+        (
+            ["agents:agent", "--store", "file:turns"],
+            "The store of turns must be memory, or the URL of a Redis such as redis://localhost.",
+        ),
+        (
             ["agents:asgi", "--path", "/chat", "--grace", "1"],
             "agents:asgi is an app of your own, so set --path, --grace where you make it.",
         ),
@@ -321,7 +342,7 @@ def test_what_cannot_be_served_gives_one_sentence_and_exit_2(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("store", "redis://localhost"), ("client", "v4"), ("port", "70000"), ("grace", "-1"), ("grace", "inf")],
+    [("lease", "0"), ("workers", "0"), ("client", "v4"), ("port", "70000"), ("grace", "-1"), ("grace", "inf")],
 )
 def test_a_wrong_value_is_refused_with_the_names_of_its_flag_and_variable(
     refuse: Refuse, option: str, value: str

@@ -11,15 +11,16 @@ from usechat.protocol.sse import DONE
 from usechat.server.metrics import Metrics
 from usechat.server.responses import STREAM_HEADERS, StreamLimits, TurnResponse
 from usechat.stores import Reader, TurnLog
-from usechat.stores.log import Told
+from usechat.stores.fold import Told
 
 pytestmark = pytest.mark.anyio
 
 BATCH = 64 * 1024
 
 
-def reader_of(log: TurnLog, *, on_leave: Callable[[], None] = lambda: None) -> Reader:
-    return Reader(log, on_leave)
+def reader_of(log: TurnLog, *, on_leave: Callable[[], None] | None = None) -> Reader:
+    log.counts = on_leave
+    return Reader(log)
 
 
 def ended_log(*texts: str) -> TurnLog:

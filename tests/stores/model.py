@@ -117,7 +117,7 @@ class Model:
     def __init__(self) -> None:
         self.now = 0.0
         self.turns: list[Turn] = []
-        self.spent: set[str] = set()
+        self.spent: set[tuple[str, str]] = set()
         self.seen: list[Seen] = []
         self.watching: list[Watching] = []
         self.freed: list[Freed] = []
@@ -155,10 +155,13 @@ class Model:
     def open(self, owner: Owner, continues: UIMessage | None, spends: Sequence[str]) -> None:
         turn = owner.turn
         turn.phase, turn.continues, owner.has_producer = "open", continues, True
-        self.spent |= set(spends)
+        self.spent |= {(turn.head.chat, id_) for id_ in spends}
         owner.counts.append(turn.readers)
         if turn.stopped is not None:
             owner.stops.append(turn.stopped)
+
+    def spent_of(self, turn: Turn) -> set[str]:
+        return {id_ for chat, id_ in self.spent if chat == turn.head.chat}
 
     def append(self, owner: Owner, frames: Sequence[bytes]) -> None:
         if not owner.is_fenced and owner.turn.phase == "open":

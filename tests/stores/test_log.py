@@ -26,7 +26,7 @@ class Said:
         self.log.extend([self._frames.frame(number, Data("data-n", number)) for number in numbers])
 
     def reader(self) -> Reader:
-        return Reader(self.log, lambda: None)
+        return Reader(self.log)
 
 
 def told(until: int) -> list[Chunk]:

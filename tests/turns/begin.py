@@ -154,6 +154,9 @@ class FarStore:
     async def freed(self, head: TurnHead) -> None:
         await _far(partial(self._inner.freed, head))
 
+    async def answers(self) -> bool:
+        return await _far(self._inner.answers)
+
     def serve(self, lost: Lost) -> AbstractAsyncContextManager[None]:
         return self._serve(lost)
 

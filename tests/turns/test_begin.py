@@ -101,7 +101,7 @@ def test_an_opening_that_fails_leaves_no_trace(new_store: NewStore, fails: str) 
         async with host.turns.serve():
             asks = Asks(spends=["once"] if fails == "spent" else ())
             if fails == "spent":
-                first = Asks("other", spends=["once"])
+                first = Asks(spends=["once"])
                 await host.begin(first)
                 await host.stop_all(first)
                 await asyncio.sleep(1)
@@ -126,7 +126,7 @@ def test_no_timer_or_reader_holds_a_turn_that_could_not_be_opened(new_store: New
     async def main() -> None:
         host = Host(new_store(), limits=TurnLimits())
         async with host.turns.serve():
-            first = Asks("other", spends=["once"])
+            first = Asks(spends=["once"])
             await host.begin(first)
             await host.stop_all(first)
             before = {id(thing) for thing in gc.get_objects() if type(thing) is Turn}

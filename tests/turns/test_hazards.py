@@ -349,7 +349,7 @@ async def test_a_deadline_tells_an_agent_that_only_looks_whether_it_should_stop(
 async def test_a_turn_that_another_owner_took_over_says_and_stores_nothing() -> None:
     played = await play_drive(hang, FOREVER)
     played.text("hello")
-    played.turn.fenced()
+    played.turn.fenced(is_here=True)
     played.text("too late")
     async with asyncio.timeout(5):
         await played.turn.ended()

@@ -22,6 +22,7 @@ from usechat.cli.databases import cause
 from usechat.cli.listening import configure, cors_hint, listen, serve
 from usechat.cli.settings import ServeError, ServeSettings
 from usechat.cli.targets import load_target
+from usechat.cli.workers import run_workers
 from usechat.database import Database
 from usechat.errors import DatabaseBusyError
 from usechat.server.app import create_app, how_to_connect
@@ -29,7 +30,7 @@ from usechat.server.origins import LOOPBACK_HOSTS
 
 __all__ = ["run"]
 
-_FOR_AGENTS: Final = ("path", "client", "store", "history", "cors", "allowed_hosts", "grace")
+_FOR_AGENTS: Final = ("path", "client", "store", "lease", "history", "cors", "allowed_hosts", "grace")
 
 
 def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
@@ -39,6 +40,7 @@ def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
         ServeError: There is nothing to serve, or no way to serve it.
     """
     sys.path.insert(0, os.getcwd())
+    _check_workers(settings)
     app = _make_app(settings)
     if settings.keeps_chats and _is_agent(load_target(settings)):
         asyncio.run(_try(settings.history, f"The chats cannot be kept in {settings.history_name}"))
@@ -48,6 +50,8 @@ def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     announce(_banner(settings, listener.getsockname()[1]))
     if settings.reload:
         _serve_and_reload(settings, listener)
+    elif settings.workers > 1:
+        run_workers(settings.workers, partial(_serve_as_worker, settings), listener)
     else:
         serve(app, settings, listener)
 
@@ -65,6 +69,25 @@ def _serve_and_reload(settings: ServeSettings, listener: socket.socket) -> None:
     # uvicorn sets this itself only for an app that is given by its name.
     config.reload_dirs = [Path.cwd()]
     ChangeReload(config, target=Server(config).run, sockets=[listener]).run()
+
+
+def _serve_as_worker(settings: ServeSettings, listener: socket.socket) -> None:
+    sys.path.insert(0, os.getcwd())
+    serve(_make_again(settings), settings, listener)
+
+
+def _check_workers(settings: ServeSettings) -> None:
+    if settings.workers == 1:
+        return
+    if settings.reload:
+        raise ServeError("--reload is for one process: leave out --workers.")
+    if not _is_agent(load_target(settings)):
+        # It says itself where its turns are kept.
+        return
+    if settings.store == "memory":
+        raise ServeError("Several workers need a store that they share: --store redis://HOST.")
+    if settings.keeps_chats and settings.history_name == "memory":
+        raise ServeError("Several workers need chats that they share: --history sqlite:///FILE, or a PostgreSQL.")
 
 
 def _make_app(settings: ServeSettings) -> ASGIApp:
@@ -92,6 +115,8 @@ def _make_agent_app(agent: Any, settings: ServeSettings) -> ASGIApp:
         app = create_app(
             agent,
             path=settings.path,
+            store=settings.store,
+            lease=settings.lease,
             history=settings.history,
             # Not an option, since everybody on the computer can see those.
             approval_secret=os.environ.get("USECHAT_SECRET") or None,

@@ -1,12 +1,12 @@
 """`usechat serve`: an agent at an address."""
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from usechat.cli.refusal import refuse
 from usechat.cli.settings import ServeError, ServeSettings
-from usechat.cli.shared_options import Client, Cors, Grace, Host, LogFormat, Port
+from usechat.cli.shared_options import Client, Cors, Grace, Host, LogFormat, Port, check_seconds
 from usechat.sources.open_harness_options import SWITCHES
 
 __all__ = ["serve"]
@@ -36,7 +36,24 @@ _Reload: TypeAlias = Annotated[
     bool, typer.Option("--reload", envvar="USECHAT_RELOAD", help="Start again when a Python file here changes.")
 ]
 _Store: TypeAlias = Annotated[
-    Literal["memory"], typer.Option(envvar="USECHAT_STORE", help="Where running turns are kept.")
+    str,
+    typer.Option(
+        envvar="USECHAT_STORE",
+        metavar="URL",
+        help="Where running turns are kept: memory, or the URL of a Redis that all workers share.",
+    ),
+]
+_Lease: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        envvar="USECHAT_LEASE",
+        min=1,
+        callback=check_seconds,
+        help="Seconds without a sign of life after which a worker's turns are ended by another one.",
+    ),
+]
+_Workers: TypeAlias = Annotated[
+    int, typer.Option(envvar="USECHAT_WORKERS", min=1, max=256, help="How many processes serve; needs a --store.")
 ]
 _History: TypeAlias = Annotated[
     str,
@@ -64,6 +81,8 @@ def serve(
     reload: _Reload = _DEFAULT.reload,
     client: Client = _DEFAULT.client,
     store: _Store = _DEFAULT.store,
+    lease: _Lease = _DEFAULT.lease,
+    workers: _Workers = _DEFAULT.workers,
     history: _History = _DEFAULT.history,
     path: _Path = _DEFAULT.path,
     cors: Cors = [],  # noqa: B006
@@ -84,6 +103,8 @@ def serve(
         path=path,
         client=client,
         store=store,
+        lease=lease,
+        workers=workers,
         history=history,
         cors=tuple(cors),
         allowed_hosts=tuple(allowed_hosts),

@@ -9,6 +9,7 @@ from usechat.cli.databases import database_name
 from usechat.errors import UsechatError
 from usechat.protocol.clients import ClientName
 from usechat.server.sessions.settings import GatewaySettings
+from usechat.stores.urls import LEASE
 
 __all__ = ["GatewayCommand", "ListenSettings", "LogFormat", "ServeError", "ServeSettings"]
 
@@ -48,7 +49,7 @@ class ServeSettings(ListenSettings, frozen=True, kw_only=True):
     """What to serve and how.
 
     `target` is a `module:name` or the file of a flow, whose node types are in the module `nodes`. All but host, port,
-    reload and log format is for agents and flows, not for apps; `runs`, `concurrency` and
+    workers, reload and log format is for agents and flows, not for apps; `runs`, `concurrency` and
     `option` are for flows.
     """
 
@@ -60,7 +61,9 @@ class ServeSettings(ListenSettings, frozen=True, kw_only=True):
     reload: bool = False
     path: str = "/api/chat"
     client: ClientName = "portable"
-    store: Literal["memory"] = "memory"
+    store: str = "memory"
+    lease: float = LEASE
+    workers: int = 1
     history: str = "sqlite:///usechat.db"
     allowed_hosts: tuple[str, ...] = ()
 

@@ -28,6 +28,7 @@ from usechat.server.origins import host_check
 from usechat.server.page import PageAgent, page_routes
 from usechat.server.responses import StreamLimits
 from usechat.stores import TurnStore
+from usechat.stores.urls import LEASE
 
 __all__ = ["app_lifespan", "check_path", "create_app", "how_to_connect", "service_routes"]
 
@@ -56,7 +57,8 @@ def create_app(
     *,
     path: str = "/api/chat",
     authenticate: Authenticate | None = None,
-    store: TurnStore | None = None,
+    store: TurnStore | str | None = None,
+    lease: float = LEASE,
     history: HistoryStore | str | None = None,
     approval_secret: str | None = None,
     client: ClientName | None = None,
@@ -72,6 +74,9 @@ def create_app(
 ) -> Starlette:
     """Make the app that serves an agent to `useChat()` at `path`, with `/`, `/healthz`, `/readyz` and `/metrics`.
 
+    `store` is where running turns are kept: in this process, or at the URL of a Redis that all workers share, such as
+    `redis://localhost` or `rediss://user:password@host`. There a turn is lost, and ended by another worker, when its
+    own gives no sign of life for `lease` seconds; the `approval_secret` is needed, too.
     `history` is where chats are kept: in memory, at a database URL, in a History that stays its maker's to close, or
     by the `"client"`, whose approvals are signed with `approval_secret`, of 32 bytes or more.
     `client` goes before the one in `settings`. `cors` are the origins whose pages may call the chat, `allowed_hosts`
@@ -81,8 +86,8 @@ def create_app(
 
     Raises:
         TypeError: What is given is no agent.
-        ValueError: The path, an origin, a host or the database URL is not one, or the secret is too short.
-        ImportError: The package that the database needs is not installed.
+        ValueError: The path, an origin, a host or a URL is not one, or the secret is missing or too short.
+        ImportError: The package that the database or the store needs is not installed.
     """
     origins = (cors,) if isinstance(cors, str) else cors
     middleware = _middleware(origins, allowed_hosts, credentials=cors_credentials)
@@ -91,6 +96,8 @@ def create_app(
         agent,
         authenticate=authenticate,
         store=store,
+        lease=lease,
+        scope=path,
         history=kept,
         approval_secret=approval_secret,
         settings=structs.replace(settings, client=client or settings.client),
@@ -141,9 +148,9 @@ async def app_lifespan(
     async with AsyncExitStack() as stack:
         if database is not None:
             stack.push_async_callback(database.aclose)
-        # Turns that nobody reads any more still have a message to store.
-        stack.push_async_callback(chats.drain, 0)
         await stack.enter_async_context(chats.serve())
+        # Turns that nobody reads any more still have a message to store, and an end to tell.
+        stack.push_async_callback(chats.drain, 0)
         if grace is not None:
             exit_hard = getattr(app.state, "exit_hard", False)
             stack.enter_context(drain_on_signals(chats, grace=grace, exit_hard=exit_hard))

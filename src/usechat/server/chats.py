@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from usechat.agents import Admits, Agent, Asked, CountsUnused, ForgetsChats, GivesWay, StopsChats
 from usechat.agents.chat import Chat, Request
@@ -17,12 +17,12 @@ from usechat.ids import new_id, new_turn_id
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
 from usechat.server.admission import Admission
+from usechat.server.begun_turns import BegunTurns
 from usechat.server.chat_history import ChatHistory
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.metrics import Metrics
-from usechat.server.tracing import Span, begin_span
-from usechat.server.turn_lines import log_turn
-from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead, TurnLog, TurnStore
+from usechat.server.tracing import Span
+from usechat.stores import Claim, Metered, Outcome, Reader, StopReason, TurnHead, TurnLog, TurnStore
 from usechat.turns.failures import explain
 from usechat.turns.opening import Prepared
 from usechat.turns.pump import Unused, pump
@@ -55,7 +55,7 @@ class Chats:
         self.unused = Unused(partial(metrics.event_dropped, "unknown"))
         if isinstance(self.agent, CountsUnused):
             self.agent.unused = self.unused
-        self._began: dict[str, _Began] = {}
+        self._begun = BegunTurns(metrics)
         self._store = store
         self._turns = Turns(
             store,
@@ -63,7 +63,10 @@ class Chats:
             settings.turns,
             explain=partial(explain, error_text=settings.error_text),
             ended=self._ended,
+            fenced=self._fenced,
         )
+        if isinstance(store, Metered):
+            store.meter = metrics
 
     def serve(self) -> AbstractAsyncContextManager[None]:
         """Let the store of turns work, for as long as the app runs."""
@@ -78,6 +81,8 @@ class Chats:
         """What keeps new turns from being taken, in a few words; None if nothing does."""
         if not self._turns.ready:
             return "draining"
+        if not await self._store.answers():
+            return "the store of turns does not answer"
         return None if await self.history.answers() else "the database does not answer"
 
     async def begin(
@@ -116,10 +121,16 @@ class Chats:
 
         None if nothing runs, or if the chat is somebody else's.
         """
+        reader = await self._found(chat_id, user, mark, index)
+        if reader is not None:
+            self.metrics.turn_resumed()
+        return reader
+
+    async def _found(self, chat_id: str, user: str | None, mark: str, index: int) -> Reader | None:
         head = await self._store.find(self._key(chat_id, user), mark) if mark else None
         if head is not None and head.owner == (user or ""):
             reader = await self._store.follow(head)
-            if reader is not None and index <= len(reader.log.frames):
+            if reader is not None and index <= reader.log.end:
                 reader.seek(index)
                 return reader
             if reader is not None:
@@ -207,29 +218,15 @@ class Chats:
 
     def opened(self, head: TurnHead, came: Request, arrived: float, log: TurnLog) -> Span:
         """A turn begins, of a request that arrived then; its agent is to work inside of the span."""
-        span = begin_span(head.turn, self.history.names(head), came.headers, arrived)
-        self._began[head.turn] = _Began(arrived, log, span)
-        self.metrics.turn_started()
-        return span
+        return self._begun.opened(head, self.history.names(head), came.headers, arrived, log)
 
     async def _ended(self, head: TurnHead, outcome: Outcome, message: UIMessage) -> None:
-        began = self._began.pop(head.turn, None)
-        if began is None:
-            # Another process began it.
-            self.metrics.turn_ended(outcome, 0.0)
-        else:
-            seconds = time.monotonic() - began.arrived
-            self.metrics.turn_ended(outcome, seconds)
-            log_turn(head.turn, self.history.names(head), outcome, began.log, began.arrived, seconds)
-            began.span.end(outcome, began.log)
+        self._begun.ended(head, self.history.names(head), outcome)
         if self.settings.on_end is not None:
             await self.settings.on_end(outcome, message)
 
-
-class _Began(Struct, frozen=True):
-    arrived: float
-    log: TurnLog
-    span: Span
+    def _fenced(self, head: TurnHead) -> None:
+        self._begun.taken(head, self.history.names(head))
 
 
 class ChatOpening:

@@ -26,7 +26,7 @@ from usechat.server.responses import StreamLimits, TurnResponse, plain_error
 from usechat.server.signatures import ApprovalSigner
 from usechat.server.websocket import ChatSockets
 from usechat.stores import TurnStore
-from usechat.stores.memory import MemoryTurnStore
+from usechat.stores.urls import LEASE, open_store
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -36,6 +36,8 @@ __all__ = ["ChatEndpoint"]
 _BODY_DEADLINE: Final = 30.0
 _MOST_MESSAGES: Final = 10_000
 _PAGE: Final = 50
+# For so long after an approval has expired it is known that it was answered.
+_LATE: Final = 3600.0
 _PRIVATE: Final = {"cache-control": "no-store"}
 _SETTINGS: Final = ChatSettings()
 _LIMITS: Final = Limits()
@@ -47,6 +49,8 @@ class ChatEndpoint:
 
     With the history `"client"` nothing is kept and the messages of each request are believed, but for approvals, which
     are signed with `approval_secret`; without one, only the process that asked for an approval knows it again.
+    `store` is where turns are kept: in this process, or at the URL of a Redis, which needs the `approval_secret`, too,
+    and `chats.serve()` in the lifespan of the app. Endpoints that are not the same have different `scope`s there.
     `origins` are those of other sites whose pages may stop turns and open sockets; CORS is the app's own affair. With
     `lists_all`, everybody gets the list of all chats where nobody signs in.
     """
@@ -56,7 +60,9 @@ class ChatEndpoint:
         agent: object,
         *,
         authenticate: Authenticate | None = None,
-        store: TurnStore | None = None,
+        store: TurnStore | str | None = None,
+        lease: float = LEASE,
+        scope: str = "",
         history: HistoryStore | Literal["client"] | None = None,
         approval_secret: str | None = None,
         settings: ChatSettings = _SETTINGS,
@@ -67,7 +73,10 @@ class ChatEndpoint:
     ) -> None:
         metrics = Metrics()
         chat_history = _chat_history(history, approval_secret, settings.approval_ttl, metrics)
-        self.chats = Chats(agent, store or MemoryTurnStore(), chat_history, settings, metrics)
+        turns = open_store(
+            store, secret=approval_secret, lease=lease, keep_spent=settings.approval_ttl + _LATE, scope=scope
+        )
+        self.chats = Chats(agent, turns, chat_history, settings, metrics)
         self._authenticate = authenticate
         self._limits = limits
         self._stream = stream

@@ -6,11 +6,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from usechat.stores import Outcome
 
-__all__ = ["FIRST_BYTE_SECONDS", "TURN_SECONDS", "Dropped", "Metrics"]
+__all__ = ["APPEND_SECONDS", "FIRST_BYTE_SECONDS", "LAG_CHUNKS", "TURN_SECONDS", "Dropped", "Metrics"]
 
 Dropped: TypeAlias = Literal["late", "unknown"]
 
 FIRST_BYTE_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
+APPEND_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
+LAG_CHUNKS: Final = (1, 10, 100, 1_000, 10_000)
 TURN_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 
 
@@ -44,14 +46,55 @@ class Metrics:
         dropped = Counter("usechat_events_dropped", "Events of agents that were not sent.", ["why"], registry=registry)
         self._dropped = {why: dropped.labels(why) for why in get_args(Dropped)}
 
+        self._resumed = Counter("usechat_turns_resumed", "Readers that came to a turn later.", registry=registry)
+        self._orphaned = Counter(
+            "usechat_turns_orphaned", "Turns that were ended here because their owner was gone.", registry=registry
+        )
+        self._append_seconds = Histogram(
+            "usechat_append_seconds",
+            "From a chunk to its place in the shared store of turns.",
+            buckets=APPEND_SECONDS,
+            registry=registry,
+        )
+        self._lag = Histogram(
+            "usechat_reader_lag_chunks",
+            "How far the copy of another worker's turn was behind when it was caught up.",
+            buckets=LAG_CHUNKS,
+            registry=registry,
+        )
+        self._store_errors = Counter(
+            "usechat_store_errors", "Calls of the shared store of turns that failed.", registry=registry
+        )
+
     def turn_started(self) -> None:
         self._started.inc()
         self._running.inc()
 
-    def turn_ended(self, outcome: Outcome, seconds: float) -> None:
+    def turn_ended(self, outcome: Outcome, seconds: float | None = None) -> None:
+        """A turn has ended, which ran here for so many seconds, or elsewhere."""
         self._ended[outcome].inc()
+        if seconds is not None:
+            self._running.dec()
+            self._turn_seconds.observe(seconds)
+
+    def turn_taken(self) -> None:
+        """A turn that ran here is ended by another process."""
         self._running.dec()
-        self._turn_seconds.observe(seconds)
+
+    def turn_resumed(self) -> None:
+        self._resumed.inc()
+
+    def turn_orphaned(self) -> None:
+        self._orphaned.inc()
+
+    def appended(self, seconds: float) -> None:
+        self._append_seconds.observe(seconds)
+
+    def lagged(self, chunks: int) -> None:
+        self._lag.observe(chunks)
+
+    def store_failed(self) -> None:
+        self._store_errors.inc()
 
     def stream_opened(self) -> None:
         self._streams.inc()

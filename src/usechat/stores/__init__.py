@@ -2,11 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
-from usechat.errors import UsechatError
+from usechat.errors import RequestError, UsechatError
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.stores.log import Outcome, Reader, TurnLog
@@ -15,11 +15,14 @@ __all__ = [
     "Claim",
     "FencedError",
     "Lost",
+    "Meter",
+    "Metered",
     "Outcome",
     "Producer",
     "Reader",
     "SpentError",
     "StopReason",
+    "StoreAwayError",
     "TurnHead",
     "TurnLog",
     "TurnRunningError",
@@ -46,11 +49,12 @@ class TurnHead(Struct, frozen=True):
 
 
 class TurnRunningError(UsechatError):
-    """Another turn has the chat: `head`."""
+    """Another turn has the chat: `head`. If it `is_sealed`, it has said all and is only being stored."""
 
-    def __init__(self, head: TurnHead) -> None:
+    def __init__(self, head: TurnHead, *, is_sealed: bool = False) -> None:
         super().__init__("Another turn runs in this chat.")
         self.head = head
+        self.is_sealed = is_sealed
 
 
 class FencedError(UsechatError):
@@ -59,6 +63,13 @@ class FencedError(UsechatError):
 
 class SpentError(UsechatError):
     """An id that counts once was used before."""
+
+
+class StoreAwayError(RequestError):
+    """The store does not answer, or has no room; the same call may succeed later. Any call of a store may raise it."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is busy. Try again in a moment.", status=503, retry_after=5)
 
 
 class Producer(Protocol):
@@ -72,8 +83,8 @@ class Producer(Protocol):
         """So many readers follow the turn, on all machines; None if nobody knows."""
         ...
 
-    def fenced(self) -> None:
-        """Another owner has taken the turn over: nothing that is written from now on counts."""
+    def fenced(self, *, is_here: bool) -> None:
+        """Another owner, of this process or not, has taken the turn over: nothing written from now on counts."""
         ...
 
 
@@ -96,7 +107,8 @@ class Claim(Protocol):
     async def open(self, producer: Producer, continues: UIMessage | None, spends: Sequence[str]) -> None:
         """Let the turn begin; a stop that came before is handed on now. To open it again changes nothing.
 
-        `continues` is the message that the turn goes on with. `spends` are ids that may be used once by all turns.
+        `continues` is the message that the turn goes on with. `spends` are ids that may be used once by all turns of
+        the chat.
 
         Raises:
             FencedError: somebody else has taken the chat meanwhile.
@@ -142,7 +154,7 @@ class TurnStore(Protocol):
     """The turns of all chats, each of which has one at most."""
 
     async def claim(self, head: TurnHead) -> Claim:
-        """Take the chat for a turn; to claim the same turn again, before it is open, is the same claim.
+        """Take the chat for a turn; who claims the same turn again, before it is open, has the same claim.
 
         Raises:
             TurnRunningError: another turn has it.
@@ -177,6 +189,37 @@ class TurnStore(Protocol):
         """Wait until the turn has left its chat."""
         ...
 
+    async def answers(self) -> bool:
+        """Whether turns can be claimed now."""
+        ...
+
     def serve(self, lost: Lost) -> AbstractAsyncContextManager[None]:
         """Let the store work; `lost` ends the turns whose owners are gone."""
         ...
+
+
+class Meter(Protocol):
+    """What is counted of a store that other machines share."""
+
+    def appended(self, seconds: float) -> None:
+        """What a turn said was in the store so many seconds after it was said."""
+        ...
+
+    def store_failed(self) -> None:
+        """The store did not answer, or with an error."""
+        ...
+
+    def lagged(self, chunks: int) -> None:
+        """The copy of a turn that another process writes was so many chunks behind."""
+        ...
+
+    def turn_orphaned(self) -> None:
+        """A turn whose owner is gone is ended here."""
+        ...
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A store that is counted."""
+
+    meter: Meter

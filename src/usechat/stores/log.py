@@ -5,31 +5,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final, Literal, TypeAlias
-
-from msgspec import Struct
+from typing import Literal, TypeAlias
 
 from usechat.alarms import Alarm, alarm_at
 from usechat.protocol.clients import CLIENTS, ClientName
 from usechat.protocol.frames import Frames
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.replay import Replay
-from usechat.slices import Slices
+from usechat.stores.fold import Fold, Told
 
 __all__ = ["Outcome", "Reader", "Told", "TurnLog"]
 
 Outcome: TypeAlias = Literal["done", "stopped", "error", "lost"]
 
-# How many frames are folded between two looks at the clock.
-_SLICE: Final = 256
-# So much may come after a fold and be read from the log before it is worth to fold again.
-_TAIL: Final = 64 * 1024
-
 
 class TurnLog:
     """One frame of bytes for each chunk of a turn; a chunk's index is its place in `frames`, counted from 1.
 
-    Frames are added from any thread; everything else belongs to the event loop.
+    Readers see the first `end` of them, of `end_size` bytes: those behind are not sure to be kept yet. Frames are added
+    from any thread; everything else belongs to the event loop.
     """
 
     __slots__ = (
@@ -39,7 +33,10 @@ class TurnLog:
         "_waiting",
         "_watchers",
         "continues",
+        "counts",
         "crowd",
+        "end",
+        "end_size",
         "first_taken",
         "frames",
         "last_cut",
@@ -56,6 +53,10 @@ class TurnLog:
         self.mark = turn[:8]
         self.frames: list[bytes] = []
         self.size = 0
+        self.end = 0
+        self.end_size = 0
+        # Called when a reader leaves, by whoever has the log then.
+        self.counts: Callable[[], None] | None = None
         self.outcome: Outcome | None = None
         self.readers: set[Reader] = set()
         # When whoever asked for the turn began to read it, by the monotonic clock.
@@ -67,7 +68,7 @@ class TurnLog:
         self.continues: UIMessage | None = None
         # Those who wait for a reader to read on.
         self.crowd: list[asyncio.Future[None]] = []
-        self._fold: _Fold | None = None
+        self._fold: Fold | None = None
         self._waiting: list[Callable[[], None]] = []
         self._watchers: Sequence[Callable[[], None]] = ()
 
@@ -77,9 +78,26 @@ class TurnLog:
 
     def extend(self, frames: Sequence[bytes]) -> None:
         """Add frames; whoever did it calls `wake` in the event loop."""
+        self.hold(frames)
+        # In this order, since a reader that sees bytes looks for the frames.
+        self.end = len(self.frames)
+        self.end_size = self.size
+
+    def hold(self, frames: Sequence[bytes]) -> None:
+        """Add frames that nobody reads until they are shown."""
         self.frames += frames
         # Nearly always there is one.
         self.size += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+
+    def show(self, end: int, size: int) -> None:
+        """Let the first frames be read, so many, which have so many bytes."""
+        self.end = end
+        self.end_size = size
+
+    def drop_held(self) -> None:
+        """Forget the frames that nobody was shown."""
+        del self.frames[self.end :]
+        self.size = self.end_size
 
     def close(self, outcome: Outcome) -> None:
         """Nothing more comes."""
@@ -128,81 +146,15 @@ class TurnLog:
                 if not future.done():
                     future.set_result(None)
 
-    async def replay(self) -> "Told":
+    async def replay(self) -> Told:
         """The message so far, folded.
 
         What came since the last fold is left to be read from the log, as long as that is little.
         """
         if self._fold is None:
             frames = Frames(self.mark, names=self._event_names)
-            self._fold = _Fold(self, Replay(self.continues, CLIENTS[self._client], frames))
+            self._fold = Fold(self, Replay(self.continues, CLIENTS[self._client], frames))
         return await self._fold.told()
-
-
-class Told(Struct, frozen=True):
-    """A message so far as pieces of frames, which stand for the first `index` frames of a log; and the bytes of both.
-
-    It is shared by all who read it.
-    """
-
-    pieces: Sequence[bytes]
-    index: int
-    size: int
-    log_size: int
-
-
-class _Fold:
-    """The replay of a log, made once for all readers of this process and in slices, so that the loop is never held."""
-
-    def __init__(self, log: TurnLog, replay: Replay) -> None:
-        self._log = log
-        self._replay = replay
-        self._taken = 0
-        self._size = 0
-        self._told: Told | None = None
-        self._making: asyncio.Task[Told] | None = None
-
-    async def told(self) -> Told:
-        if self._making is not None and self._making.get_loop() is asyncio.get_running_loop():
-            return await asyncio.shield(self._making)
-        told, log = self._told, self._log
-        if told is not None and log.size - told.log_size <= max(_TAIL, told.size // 4):
-            return told
-        # Not by whoever asked first, who may be cancelled: two folds at once would take frames from each other.
-        self._making = asyncio.create_task(self._make())
-        self._making.add_done_callback(self._made)
-        return await asyncio.shield(self._making)
-
-    def _made(self, _: asyncio.Task[Told]) -> None:
-        self._making = None
-
-    async def _make(self) -> Told:
-        frames, slices = self._log.frames, Slices()
-        # A log that grows is not run after.
-        index = len(frames)
-        while self._taken < index:
-            some, size = self._slice(frames, index)
-            self._replay.take(some)
-            self._taken += len(some)
-            self._size += size
-            await slices.pause()
-        pieces = list[bytes]()
-        # The fold takes nothing in while it is told: only this task gives it frames.
-        for piece in self._replay.encoded():
-            pieces.append(piece)
-            await slices.pause()
-        self._told = Told(pieces, index, sum(map(len, pieces)), self._size)
-        return self._told
-
-    def _slice(self, frames: Sequence[bytes], end: int) -> tuple[list[bytes], int]:
-        """The next frames: a few large ones, or some more small ones."""
-        some, size = list[bytes](), 0
-        for frame in islice(frames, self._taken, min(self._taken + _SLICE, end)):
-            some.append(frame)
-            size += len(frame)
-            if size >= _TAIL:
-                break
-        return some, size
 
 
 class Reader:
@@ -211,9 +163,9 @@ class Reader:
     After `rewind` it first gives the replay of the message so far, then what follows in the log.
     """
 
-    __slots__ = ("_ahead", "_ahead_size", "_offset", "_on_leave", "_read", "_untaken", "cursor", "log")
+    __slots__ = ("_ahead", "_ahead_size", "_has_left", "_offset", "_read", "_untaken", "cursor", "log")
 
-    def __init__(self, log: TurnLog, on_leave: Callable[[], None]) -> None:
+    def __init__(self, log: TurnLog) -> None:
         self.log = log
         self.cursor = 0
         self._untaken: Alarm | None = None
@@ -222,7 +174,7 @@ class Reader:
         self._ahead: deque[bytes] | tuple[()] = ()
         self._ahead_size = 0
         self._offset = 0
-        self._on_leave: Callable[[], None] | None = on_leave
+        self._has_left = False
         log.readers.add(self)
         log.last_cut = False
 
@@ -250,7 +202,7 @@ class Reader:
     @property
     def unread(self) -> int:
         """How many bytes there are to take."""
-        return self._ahead_size + self.log.size - self._read
+        return self._ahead_size + max(0, self.log.end_size - self._read)
 
     @property
     def ended(self) -> bool:
@@ -267,8 +219,8 @@ class Reader:
             return self._take_ahead(self._ahead, limit)
         log, cursor = self.log, self.cursor
         # Asked once, since a thread may add frames at any moment.
-        end = len(log.frames)
-        if log.size - self._read > limit:
+        end = log.end
+        if log.end_size - self._read > limit:
             end = self._end_of(limit, end)
         # One frame is the usual case.
         taken = log.frames[cursor] if end - cursor == 1 else b"".join(log.frames[cursor:end])
@@ -284,7 +236,7 @@ class Reader:
             self._take_up()
         if self._ahead:
             return self._take_frame_ahead(self._ahead)
-        if self.cursor == len(self.log.frames):
+        if self.cursor >= self.log.end:
             return b""
         frame = self.log.frames[self.cursor]
         self.cursor += 1
@@ -295,12 +247,13 @@ class Reader:
     def leave(self, *, is_cut: bool = False) -> None:
         """Read no more; to leave twice is to leave once. A reader that is cut off would have read on."""
         self._take_up()
-        on_leave, self._on_leave = self._on_leave, None
-        if on_leave is not None:
+        if not self._has_left:
+            self._has_left = True
             self.log.last_cut = is_cut
             self.log.readers.discard(self)
             self.log.made_room()
-            on_leave()
+            if self.log.counts is not None:
+                self.log.counts()
 
     def _take_up(self) -> None:
         if self._untaken is not None:

@@ -34,7 +34,7 @@ class MemoryTurnStore:
         self._ended: OrderedDict[str, tuple[TurnHead, TurnLog, float]] = OrderedDict()
         self._ended_size = 0
         self._epochs = count(1)
-        self._spent: OrderedDict[str, None] = OrderedDict()
+        self._spent: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._lost: Lost | None = None
         self._ending: set[asyncio.Future[None]] = set()
 
@@ -43,7 +43,7 @@ class MemoryTurnStore:
         if claim is None:
             claim = self._claims[head.chat] = _Claim(self, head, next(self._epochs))
         elif claim.head.turn != head.turn or claim.phase != "claimed":
-            raise TurnRunningError(claim.head)
+            raise TurnRunningError(claim.head, is_sealed=claim.phase == "sealed")
         return claim
 
     async def live(self, chat: str) -> TurnHead | None:
@@ -64,7 +64,7 @@ class MemoryTurnStore:
         if claim is not None:
             return claim.reader()
         ended = self._ended.get(head.turn)
-        return None if ended is None else Reader(ended[1], _nothing)
+        return None if ended is None else Reader(ended[1])
 
     async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
         while (claim := self._held(head)) is not None:
@@ -88,6 +88,9 @@ class MemoryTurnStore:
         while (claim := self._held(head)) is not None:
             await claim.moved()
 
+    async def answers(self) -> bool:
+        return True
+
     def serve(self, lost: Lost) -> AbstractAsyncContextManager[None]:
         return self._serve(lost)
 
@@ -99,10 +102,10 @@ class MemoryTurnStore:
         finally:
             self._lost = None
 
-    def spend(self, ids: Sequence[str]) -> None:
-        if any(id_ in self._spent for id_ in ids):
+    def spend(self, chat: str, ids: Sequence[str]) -> None:
+        if any((chat, id_) in self._spent for id_ in ids):
             raise SpentError("An id was used before.")
-        self._spent.update(dict.fromkeys(ids))
+        self._spent.update(dict.fromkeys((chat, id_) for id_ in ids))
         while len(self._spent) > _MOST_SPENT:
             self._spent.popitem(last=False)
 
@@ -156,6 +159,7 @@ class _Claim:
         self._producer: Producer | None = None
         self._stop: StopReason | None = None
         self._waiting: list[asyncio.Future[None]] = []
+        self.log.counts = self._count
 
     @property
     def sealed(self) -> tuple[Sequence[bytes], Outcome] | None:
@@ -166,7 +170,7 @@ class _Claim:
             raise FencedError("Somebody else has taken the turn over.")
         if self.phase != "claimed":
             return
-        self._store.spend(spends)
+        self._store.spend(self.head.chat, spends)
         self.log.open(continues)
         self._producer = producer
         self._appends = True
@@ -198,12 +202,12 @@ class _Claim:
             last, outcome = self._sealed
             self.log.extend(last)
             self.log.close(outcome)
-        self._producer = None
+        self._producer = self.log.counts = None
         self._store.free(self)
         self._move("released")
 
     def reader(self) -> Reader:
-        reader = Reader(self.log, self._count)
+        reader = Reader(self.log)
         self._count()
         return reader
 
@@ -227,7 +231,7 @@ class _Claim:
         producer, self._producer = self._producer, None
         self._move(self.phase)
         if producer is not None:
-            producer.fenced()
+            producer.fenced(is_here=True)
         return taken
 
     def _end_appends(self) -> None:
@@ -245,7 +249,3 @@ class _Claim:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
-
-
-def _nothing() -> None:
-    pass

@@ -60,6 +60,7 @@ class Turn:
         "_task",
         "_thread",
         "claim",
+        "is_elsewhere",
         "outcome",
         "output",
         "stopped",
@@ -83,6 +84,8 @@ class Turn:
         self._stopping: asyncio.Event | None = None
         self.stopped: StopReason | None = None
         self.outcome: Outcome | None = None
+        # Whether another process has taken it over.
+        self.is_elsewhere = False
         self._limits = limits
         self._explain = explain
         self._store_answer = store_answer
@@ -159,8 +162,9 @@ class Turn:
         if self.outcome is None:
             self._clocks.readers(count)
 
-    def fenced(self) -> None:
-        """Another owner ends the turn, so that here nothing more is said or stored."""
+    def fenced(self, *, is_here: bool) -> None:
+        """Another owner ends the turn, so that nothing more of it is said or stored by this one."""
+        self.is_elsewhere = not is_here
         with self.output.lock:
             if self.outcome is None:
                 self._choose((), "lost")

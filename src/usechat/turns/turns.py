@@ -92,7 +92,10 @@ class _Running:
 
 
 class Turns:
-    """Begins turns, one at a time in each chat, and ends them; `ended` is called once for each, with its outcome."""
+    """Begins turns, one at a time in each chat, and ends them.
+
+    `ended` is called once for each, with its outcome, by the process that ends it, `fenced` by the one that lost it.
+    """
 
     def __init__(
         self,
@@ -102,12 +105,14 @@ class Turns:
         *,
         explain: Callable[[BaseException], str],
         ended: Callable[[TurnHead, Outcome, UIMessage], Awaitable[None]],
+        fenced: Callable[[TurnHead], None] | None = None,
     ) -> None:
         self._store = store
         self.answers = answers
         self._settings = settings
         self._explain = explain
         self._ended = ended
+        self._fenced = fenced
         self._running: dict[str, _Running] = {}
         self._places = Places(settings.per_owner, settings.per_process)
         self._queued: Counter[str] = Counter()
@@ -228,18 +233,21 @@ class Turns:
                 return await self._store.claim(opening.head)
             except TurnRunningError as running:
                 await _within(_deadline(queue, arrived), opening.check(running.head))
-                await self._make_way(running.head, opening, queue, arrived)
+                await self._make_way(running, opening, queue, arrived)
                 self._check_ready()
 
-    async def _make_way(self, running: TurnHead, opening: Opening, queue: _Queue, arrived: float) -> None:
+    async def _make_way(self, error: TurnRunningError, opening: Opening, queue: _Queue, arrived: float) -> None:
         """End the turn that runs in the chat, or wait for its end, as the app chose."""
+        running = error.head
         if running.owner != opening.head.owner:
             raise RequestError(NOT_FOUND, status=404)
         # Whoever wants an answer again does not want the rest of it.
         is_stale = opening.regenerates in ("", running.message_id)
         is_due = is_stale or opening.is_awaited()
-        if is_due or (self._settings.conflict == "replace" and (self._has_ended(running) or opening.may_replace())):
-            await self._store.stop(running, "replaced", _GIVES_WAY)
+        has_ended = error.is_sealed or self._has_ended(running)
+        if is_due or (self._settings.conflict == "replace" and (has_ended or opening.may_replace())):
+            # What outlives a turn goes on for its successor only in this process.
+            await self._store.stop(running, "replaced" if running.chat in self._running else "stopped", _GIVES_WAY)
             return
         if self._settings.conflict == "queue":
             try:
@@ -298,6 +306,8 @@ class Turns:
         if running.turn.outcome == "lost":
             # Somebody else has ended it.
             self._turns.discard(running.turn)
+            if running.turn.is_elsewhere and self._fenced is not None:
+                self._fenced(head)
 
     async def end(self, head: TurnHead, running: _Running, outcome: Outcome, message: UIMessage) -> None:
         """The turn has ended; what follows is the app's."""

@@ -66,9 +66,10 @@ class GatewayMetrics(Metrics):
         super().turn_started()
         self._requests.inc()
 
-    def turn_ended(self, outcome: Outcome, seconds: float) -> None:
+    def turn_ended(self, outcome: Outcome, seconds: float | None = None) -> None:
         super().turn_ended(outcome, seconds)
-        self._durations.observe(seconds)
+        if seconds is not None:
+            self._durations.observe(seconds)
         if outcome == "error":
             self._errors.inc()
 

@@ -1,0 +1,120 @@
+"""A TCP proxy that can drop, delay, halve, swallow and reset what passes."""
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+from typing import Literal, TypeAlias
+
+__all__ = ["TOXICS", "TcpProxy", "Toxic"]
+
+Toxic: TypeAlias = Literal["drop", "reset", "delay", "halve", "swallow"]
+TOXICS: tuple[Toxic, ...] = ("drop", "reset", "delay", "halve", "swallow")
+
+# How a socket is told to send a reset when it is closed.
+_RESET = struct.pack("ii", 1, 0)
+_SLICE = 7
+
+
+class TcpProxy:
+    """Passes connections on to a port of this machine.
+
+    `drop` refuses connections and ends the open ones, `reset` does that with a reset, `delay` makes every piece late,
+    `halve` passes slices of a few bytes, `swallow` lets nothing through and tells nobody; both end by cutting the
+    connections wherever they are.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._toxic: Toxic | None = None
+        self._delay = 0.0
+        self._clean = asyncio.Event()
+        self._clean.set()
+        self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def poison(self, toxic: Toxic, seconds: float, delay: float = 0.05) -> None:
+        """Do this to all that passes, for so long."""
+        self._toxic, self._delay = toxic, delay
+        self._clean.clear()
+        if toxic in ("drop", "reset"):
+            self._cut(reset=toxic == "reset")
+        await asyncio.sleep(seconds)
+        self._toxic = None
+        self._clean.set()
+        if toxic in ("halve", "swallow"):
+            # What was held back is lost, as where a route has changed.
+            self._cut(reset=False)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._cut(reset=False)
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _cut(self, *, reset: bool) -> None:
+        for pair in self._pairs:
+            for writer in pair:
+                if reset:
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._join(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    async def _join(self, near: asyncio.StreamReader, to_near: asyncio.StreamWriter) -> None:
+        if self._toxic in ("drop", "reset"):
+            return
+        far, to_far = await asyncio.open_connection("127.0.0.1", self._target)
+        pair = (to_near, to_far)
+        self._pairs.add(pair)
+        try:
+            ways = [asyncio.ensure_future(self._pass(near, to_far)), asyncio.ensure_future(self._pass(far, to_near))]
+            # A connection ends with its first half.
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+        finally:
+            self._pairs.discard(pair)
+            to_far.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                await self._pass_piece(data, writer)
+
+    async def _pass_piece(self, data: bytes, writer: asyncio.StreamWriter) -> None:
+        match self._toxic:
+            case "swallow":
+                await self._clean.wait()
+                return
+            case "delay":
+                await asyncio.sleep(self._delay)
+            case "halve":
+                for begin in range(0, len(data), _SLICE):
+                    writer.write(data[begin : begin + _SLICE])
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                return
+            case _:
+                pass
+        writer.write(data)
+        await writer.drain()

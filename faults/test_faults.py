@@ -1,0 +1,28 @@
+"""The short form of the fault suite: five seeded runs of every row of its table."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from cluster import Cluster
+from report import tell
+from rows import Row
+from soak import SEED
+from suite import ROWS, play
+
+RUNS = 5
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    asyncio.run(cluster.close())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_what_must_hold_under_this_fault_holds(row: Row, cluster: Cluster):
+    result = asyncio.run(play(row, cluster, SEED, RUNS, short=True))
+    tell(result)
+    assert (result.runs, result.failures) == (RUNS, [])

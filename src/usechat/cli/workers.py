@@ -1,0 +1,91 @@
+"""Several processes that serve one socket: they are started again when they die, and end together."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+from typing import Final
+
+__all__ = ["Work", "run_workers"]
+
+_log = logging.getLogger("usechat")
+
+Work = Callable[[socket.socket], None]
+
+# A worker that dies again and again is started more and more seldom.
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 10.0
+# One that has lived for so long was started well.
+_WELL: Final = 10.0
+
+
+def run_workers(count: int, work: Work, listener: socket.socket) -> None:
+    """Run so many processes of `work` until a signal comes, which all of them get, and wait for their ends."""
+    _Workers(count, work, listener).run()
+
+
+class _Workers:
+    def __init__(self, count: int, work: Work, listener: socket.socket) -> None:
+        self._count = count
+        self._work = work
+        self._listener = listener
+        self._context = multiprocessing.get_context("spawn")
+        self._processes: dict[SpawnProcess, float] = {}
+        self._pause = _FIRST_PAUSE
+        self._signal = 0
+        self._wake_read, self._wake_write = os.pipe()
+
+    def run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        for _ in range(self._count):
+            self._start()
+        while self._processes:
+            wait([*(process.sentinel for process in self._processes), self._wake_read])
+            for process in [process for process in self._processes if not process.is_alive()]:
+                self._ended(process)
+
+    def _start(self) -> None:
+        process = self._context.Process(target=_run, args=(self._work, self._listener))
+        process.start()
+        self._processes[process] = time.monotonic()
+
+    def _ended(self, process: SpawnProcess) -> None:
+        lived = time.monotonic() - self._processes.pop(process)
+        process.join()
+        if self._signal:
+            return
+        self._pause = _FIRST_PAUSE if lived >= _WELL else min(2 * self._pause, _LONGEST_PAUSE)
+        _log.error("worker %d ended by itself (%s) and is started again", process.pid, process.exitcode)
+        # A signal ends the pause as well.
+        wait([self._wake_read], self._pause)
+        if not self._signal:
+            self._start()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signal = number
+        os.write(self._wake_write, b"!")
+        for process in self._processes:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, number)
+
+
+def _run(work: Work, listener: socket.socket) -> None:
+    # The keys that interrupt a terminal reach the parent alone, which tells us once.
+    os.setpgrp()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    work(listener)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)

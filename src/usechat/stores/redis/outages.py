@@ -1,0 +1,64 @@
+"""What is not to be believed of a Redis that was away a moment ago, or has forgotten everything."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+__all__ = ["GIVEN_BACK", "Outages"]
+
+# In so many seconds after Redis is back, owners that live have given back what it forgot.
+GIVEN_BACK: Final = 2.0
+_AGAIN: Final = 0.1
+_T = TypeVar("_T")
+
+
+class Outages:
+    """When Redis was away for the last time, as this process saw it.
+
+    A turn that Redis does not know may have an owner who gives it back at once. And a lease that has ended says nothing
+    until owners had the time of one lease to renew theirs, also at the beginning. `mark` gives what Redis was marked
+    with: another mark says that it was emptied, of which all workers hear when somebody notices it.
+    """
+
+    def __init__(self, lease: float, patience: float, mark: Callable[[float | None], Awaitable[bytes]]) -> None:
+        self._lease = lease
+        self._patience = patience
+        self._mark = mark
+        self._marked = b""
+        self._since = time.monotonic()
+        self._given_back = 0.0
+
+    def noted(self) -> None:
+        """Redis is away, or back."""
+        self._since = time.monotonic()
+        self._given_back = self._since + GIVEN_BACK
+
+    @property
+    def leases_count(self) -> bool:
+        """Whether an owner whose lease has ended is gone."""
+        return time.monotonic() - self._since >= self._lease
+
+    @property
+    def left(self) -> float:
+        """In how many seconds owners have given back what Redis forgot."""
+        return max(0.0, self._given_back - time.monotonic())
+
+    async def learn(self) -> None:
+        """Learn how Redis is marked."""
+        self._marked = await self._mark(None)
+
+    async def ask(self, question: Callable[[], Awaitable[_T | None]]) -> _T | None:
+        """Ask for something, again as long as an owner may still give it back."""
+        answer = await question()
+        if answer is None:
+            await self._check_mark()
+        while answer is None and self.left > 0:
+            await asyncio.sleep(_AGAIN)
+            answer = await question()
+        return answer
+
+    async def _check_mark(self) -> None:
+        known, self._marked = self._marked, await self._mark(self._patience)
+        if known not in (b"", self._marked):
+            self.noted()

@@ -1,0 +1,343 @@
+"""The steps that Redis does as one: Lua scripts, each of which changes all that belongs together or nothing.
+
+A chat has one hash, `<chat>`: `t` the turn that has it, `h` that turn's head, `e` the highest epoch of its turns. Each
+turn has one, `<chat>:<turn>`:
+
+    p phase (claimed, open, sealed, ended)   e epoch   o owner, the worker   d when the lease ends
+    n index of the last chunk in the log     x why it was stopped            h head    c the message that it continues
+    z the frames that end it, k how many, until they are in the log          y its outcome
+
+Its log is the stream `<chat>:<turn>:l`, whose entries hold the frames `d` of a batch and have the index of the last
+one as id. `<chat>:<turn>:r` counts the readers of each worker, `<chat>:t` lists the turns that have ended, `<chat>:s`
+the ids that were used. `<chat>` has the chat's hash as cluster tag, so that all of these are on one node.
+
+Time is that of Redis, in microseconds. Epochs are such times, so that a later claim has a higher one even if Redis has
+forgotten the earlier ones.
+
+A step may be done twice: its second answer is that of the first. tests/stores/steps_model.py has the same in Python.
+"""
+
+import hashlib
+from typing import Final
+
+__all__ = [
+    "APPEND",
+    "BEAT",
+    "CLAIM",
+    "COUNT",
+    "DUE",
+    "LOOK",
+    "MARK",
+    "NOTE",
+    "OPEN",
+    "PROBE",
+    "RELEASE",
+    "RESTORE",
+    "SEAL",
+    "STOP",
+    "TAKE",
+    "Step",
+]
+
+_NOW: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+"""
+
+# A turn that has ended or was dropped no longer has its chat.
+_FREE: Final = """
+local function free(chat, turn)
+  if redis.call('HGET', chat, 't') == turn then redis.call('HDEL', chat, 't', 'h') end
+end
+"""
+
+# The readers of a turn on all workers but its owner, who counts its own. A worker that counts no more is gone.
+_READERS: Final = """
+local function readers(key, owner, now)
+  local total, all = 0, redis.call('HGETALL', key)
+  for i = 1, #all, 2 do
+    local count, till = string.match(all[i + 1], '^(%d+) (%d+)$')
+    if tonumber(till) <= now then redis.call('HDEL', key, all[i])
+    elseif all[i] ~= owner then total = total + tonumber(count) end
+  end
+  return total
+end
+"""
+
+_INTEGER: Final = """
+local function integer(number) return string.format('%.0f', number) end
+"""
+
+
+class Step:
+    """A script; Redis knows it by its digest once it has run it."""
+
+    def __init__(self, body: str, *, flags: str = "") -> None:
+        # A script that says its flags is refused before it has done anything, never in the middle.
+        self.source = f"#!lua{' flags=' + flags if flags else ''}\n{body}".encode()
+        self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+
+
+CLAIM: Final = Step(
+    _NOW
+    + _INTEGER
+    + """
+-- KEYS chat turn | turn worker lease head ttl
+local chat = redis.call('HMGET', KEYS[1], 't', 'h', 'e')
+if chat[1] then
+  local key = KEYS[1] .. ':' .. chat[1]
+  local held = redis.call('HMGET', key, 'p', 'o', 'e')
+  if chat[1] == ARGV[1] and held[1] == 'claimed' and held[2] == ARGV[2] then return {'OK', held[3]} end
+  -- A turn that Redis has forgotten has nothing.
+  if held[1] then return {'RUNNING', chat[2], held[1]} end
+end
+local epoch = integer(math.max(now, (tonumber(chat[3] or 0)) + 1))
+redis.call('HSET', KEYS[1], 't', ARGV[1], 'h', ARGV[4], 'e', epoch)
+redis.call('HSET', KEYS[2], 'p', 'claimed', 'e', epoch, 'o', ARGV[2], 'n', 0, 'h', ARGV[4],
+  'd', integer(now + ARGV[3]))
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+redis.call('PEXPIRE', KEYS[2], ARGV[5])
+return {'OK', epoch}
+"""
+)
+
+OPEN: Final = Step("""
+-- KEYS turn spent | epoch worker continues spent_ttl id...
+local turn = redis.call('HMGET', KEYS[1], 'e', 'o', 'p', 'x')
+if turn[1] ~= ARGV[1] or turn[2] ~= ARGV[2] or turn[3] == 'ended' then return {'FENCED'} end
+if turn[3] ~= 'claimed' then return {'OK', turn[4]} end
+for i = 5, #ARGV do
+  if redis.call('SISMEMBER', KEYS[2], ARGV[i]) == 1 then return {'SPENT'} end
+end
+for i = 5, #ARGV do redis.call('SADD', KEYS[2], ARGV[i]) end
+if #ARGV > 4 then redis.call('PEXPIRE', KEYS[2], ARGV[4]) end
+redis.call('HSET', KEYS[1], 'p', 'open')
+if ARGV[3] ~= '' then redis.call('HSET', KEYS[1], 'c', ARGV[3]) end
+redis.call('PUBLISH', KEYS[1], 'open')
+return {'OK', turn[4]}
+""")
+
+APPEND: Final = Step("""
+-- KEYS turn log | epoch worker after last frames
+local turn = redis.call('HMGET', KEYS[1], 'e', 'o', 'p', 'n', 'x')
+if not turn[1] then return {'GONE'} end
+if turn[1] ~= ARGV[1] or turn[2] ~= ARGV[2] then return {'FENCED'} end
+if turn[3] ~= 'open' then return {'CLOSED'} end
+local top, last = tonumber(turn[4]), tonumber(ARGV[4])
+if top > 0 and redis.call('EXISTS', KEYS[2]) == 0 then
+  redis.call('HSET', KEYS[1], 'n', 0)
+  return {'BEHIND', 0}
+end
+if top >= last then return {'DUPLICATE', top, turn[5]} end
+if top ~= tonumber(ARGV[3]) then return {'BEHIND', top} end
+redis.call('XADD', KEYS[2], ARGV[4] .. '-0', 'd', ARGV[5])
+redis.call('HSET', KEYS[1], 'n', ARGV[4])
+redis.call('PUBLISH', KEYS[1], 'more ' .. ARGV[3] .. ' ' .. ARGV[4] .. ' \\n' .. ARGV[5])
+return {'OK', last, turn[5]}
+""")
+
+SEAL: Final = Step(
+    """
+-- KEYS turn | epoch worker after frames count outcome
+local turn = redis.call('HMGET', KEYS[1], 'e', 'o', 'p', 'n')
+if not turn[1] then return {'GONE'} end
+if turn[1] ~= ARGV[1] or turn[2] ~= ARGV[2] then return {'FENCED'} end
+if turn[3] ~= 'open' then return {'CLOSED'} end
+if turn[4] ~= ARGV[3] then return {'BEHIND', tonumber(turn[4])} end
+redis.call('HSET', KEYS[1], 'p', 'sealed', 'z', ARGV[4], 'k', ARGV[5], 'y', ARGV[6])
+return {'OK'}
+""",
+    # To end is the way out of a memory that is full.
+    flags="allow-oom",
+)
+
+RELEASE: Final = Step(
+    _FREE
+    + _INTEGER
+    + """
+-- KEYS chat turn log ended readers | turn epoch worker keep most phase
+-- Without an epoch it is a claim whose answer was lost.
+local turn = redis.call('HMGET', KEYS[2], 'e', 'o', 'p', 'n', 'z', 'k', 'y')
+if not turn[1] then return {'GONE'} end
+if (ARGV[2] ~= '' and turn[1] ~= ARGV[2]) or turn[2] ~= ARGV[3] then return {'FENCED'} end
+if turn[3] == 'ended' then return {'OK'} end
+-- One that was sealed, and that Redis got back since, is not dropped.
+if ARGV[6] == 'sealed' and turn[3] ~= 'sealed' then return {'GONE'} end
+redis.call('DEL', KEYS[5])
+free(KEYS[1], ARGV[1])
+if turn[3] ~= 'sealed' then
+  redis.call('DEL', KEYS[2], KEYS[3])
+  redis.call('PUBLISH', KEYS[2], 'gone')
+  return {'OK'}
+end
+local last = integer(turn[4] + turn[6])
+if turn[5] ~= '' then redis.call('XADD', KEYS[3], last .. '-0', 'd', turn[5]) end
+redis.call('HSET', KEYS[2], 'p', 'ended', 'n', last)
+redis.call('HDEL', KEYS[2], 'z', 'k')
+redis.call('ZADD', KEYS[4], turn[1], ARGV[1])
+for _, key in ipairs({KEYS[2], KEYS[3], KEYS[4]}) do redis.call('PEXPIRE', key, ARGV[4]) end
+while redis.call('ZCARD', KEYS[4]) > tonumber(ARGV[5]) do
+  local key = KEYS[1] .. ':' .. redis.call('ZPOPMIN', KEYS[4])[1]
+  redis.call('DEL', key, key .. ':l')
+end
+redis.call('PUBLISH', KEYS[2], 'end ' .. turn[4] .. ' ' .. last .. ' ' .. turn[7] .. '\\n' .. turn[5])
+return {'OK'}
+""",
+    flags="allow-oom",
+)
+
+STOP: Final = Step(
+    """
+-- KEYS turn | turn why workers
+local turn = redis.call('HMGET', KEYS[1], 'e', 'o', 'p', 'x')
+if not turn[1] or turn[3] == 'ended' then return {'GONE'} end
+if not turn[4] then redis.call('HSET', KEYS[1], 'x', ARGV[2]) end
+redis.call('PUBLISH', ARGV[3] .. turn[2], 'stop ' .. ARGV[1] .. ' ' .. turn[1] .. ' ' .. ARGV[2])
+return {'OK', turn[1]}
+""",
+    flags="allow-oom",
+)
+
+TAKE: Final = Step(
+    _NOW
+    + _FREE
+    + _INTEGER
+    + """
+-- KEYS chat turn log readers | turn epoch worker lease workers
+-- Without an epoch it is taken only from an owner whose lease has ended.
+local turn = redis.call('HMGET', KEYS[2], 'e', 'o', 'p', 'd', 'x', 'n', 'z', 'k', 'y', 'h', 'c')
+if not turn[1] or turn[3] == 'ended' then
+  free(KEYS[1], ARGV[1])
+  return {'GONE'}
+end
+if ARGV[2] == '' and tonumber(turn[4]) > now then return {'ALIVE'} end
+if ARGV[2] ~= '' and ARGV[2] ~= turn[1] then return {'CHANGED', turn[1]} end
+local epoch = integer(math.max(now, turn[1] + 1))
+redis.call('PUBLISH', ARGV[5] .. turn[2], 'fenced ' .. ARGV[1] .. ' ' .. turn[1])
+if turn[3] == 'claimed' then
+  free(KEYS[1], ARGV[1])
+  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+  redis.call('PUBLISH', KEYS[2], 'gone')
+  return {'DROPPED'}
+end
+redis.call('HSET', KEYS[2], 'e', epoch, 'o', ARGV[3], 'd', integer(now + ARGV[4]))
+redis.call('HSET', KEYS[1], 'e', epoch)
+redis.call('PUBLISH', KEYS[2], 'taken ' .. epoch)
+return {'OK', epoch, turn[3], turn[5], tonumber(turn[6]), turn[7], turn[8], turn[9], turn[10], turn[11]}
+""",
+    flags="allow-oom",
+)
+
+BEAT: Final = Step(
+    _NOW
+    + _READERS
+    + _INTEGER
+    + """
+-- KEYS chat turn log readers | epoch worker lease ttl
+local turn = redis.call('HMGET', KEYS[2], 'e', 'o', 'p', 'x')
+if not turn[1] then return {'GONE'} end
+if turn[1] ~= ARGV[1] or turn[2] ~= ARGV[2] then return {'FENCED'} end
+if turn[3] == 'ended' then return {'CLOSED'} end
+redis.call('HSET', KEYS[2], 'd', integer(now + ARGV[3]))
+for i = 1, 3 do redis.call('PEXPIRE', KEYS[i], ARGV[4]) end
+return {'OK', turn[4], readers(KEYS[4], ARGV[2], now)}
+""",
+    flags="allow-oom",
+)
+
+LOOK: Final = Step(
+    _NOW
+    + """
+-- KEYS turn
+local turn = redis.call('HMGET', KEYS[1], 'p', 'e', 'n', 'd', 'y', 'c')
+if not turn[1] then return {'GONE'} end
+return {turn[1], turn[2], tonumber(turn[3]), tonumber(turn[4]) <= now and 1 or 0, turn[5], turn[6]}
+""",
+    flags="no-writes,allow-stale",
+)
+
+COUNT: Final = Step(
+    _NOW
+    + _READERS
+    + _INTEGER
+    + """
+-- KEYS turn readers | turn worker count life workers
+local turn = redis.call('HMGET', KEYS[1], 'p', 'o')
+if not turn[1] or turn[1] == 'ended' then return {'GONE'} end
+if tonumber(ARGV[3]) > 0 then
+  redis.call('HSET', KEYS[2], ARGV[2], ARGV[3] .. ' ' .. integer(now + ARGV[4]))
+  redis.call('PEXPIRE', KEYS[2], math.ceil(ARGV[4] / 1000))
+else
+  redis.call('HDEL', KEYS[2], ARGV[2])
+end
+redis.call('PUBLISH', ARGV[5] .. turn[2], 'readers ' .. ARGV[1] .. ' ' .. readers(KEYS[2], turn[2], now))
+return {'OK'}
+"""
+)
+
+RESTORE: Final = Step(
+    _NOW
+    + _INTEGER
+    + """
+-- KEYS chat turn spent | turn epoch worker lease head continues ttl spent_ttl id...
+local turn = redis.call('HMGET', KEYS[2], 'e', 'o', 'n')
+if turn[1] then
+  if turn[1] ~= ARGV[2] or turn[2] ~= ARGV[3] then return {'FENCED'} end
+  return {'OK', tonumber(turn[3])}
+end
+local chat = redis.call('HMGET', KEYS[1], 't', 'e')
+if tonumber(chat[2] or 0) > tonumber(ARGV[2]) then return {'FENCED'} end
+if chat[1] and chat[1] ~= ARGV[1] then redis.call('DEL', KEYS[1] .. ':' .. chat[1]) end
+redis.call('HSET', KEYS[1], 't', ARGV[1], 'h', ARGV[5], 'e', ARGV[2])
+redis.call('HSET', KEYS[2], 'p', 'open', 'e', ARGV[2], 'o', ARGV[3], 'n', 0, 'h', ARGV[5],
+  'd', integer(now + ARGV[4]))
+if ARGV[6] ~= '' then redis.call('HSET', KEYS[2], 'c', ARGV[6]) end
+redis.call('DEL', KEYS[2] .. ':l')
+for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], ARGV[7]) end
+for i = 9, #ARGV do redis.call('SADD', KEYS[3], ARGV[i]) end
+if #ARGV > 8 then redis.call('PEXPIRE', KEYS[3], ARGV[8]) end
+redis.call('PUBLISH', KEYS[2], 'open')
+return {'OK', 0}
+"""
+)
+
+NOTE: Final = Step(
+    _NOW
+    + _INTEGER
+    + """
+-- KEYS running | lease member...
+for i = 2, #ARGV do redis.call('ZADD', KEYS[1], integer(now + ARGV[1]), ARGV[i]) end
+return {'OK'}
+""",
+    flags="allow-oom",
+)
+
+PROBE: Final = Step("""
+-- Redis refuses it as it would refuse a step that writes.
+return {'OK'}
+""")
+
+MARK: Final = Step(
+    """
+-- KEYS mark | mark workers
+local mark = redis.call('HGET', KEYS[1], 'm')
+if mark then return mark end
+redis.call('HSET', KEYS[1], 'm', ARGV[1])
+redis.call('PUBLISH', ARGV[2], 'emptied')
+return ARGV[1]
+""",
+    flags="allow-oom",
+)
+
+DUE: Final = Step(
+    _NOW
+    + _INTEGER
+    + """
+-- KEYS running | lease most
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', integer(now), 'LIMIT', 0, ARGV[2])
+-- So that not all workers look at the same ones at the same time.
+for _, member in ipairs(due) do redis.call('ZADD', KEYS[1], integer(now + ARGV[1] / 4), member) end
+return due
+""",
+    flags="allow-oom",
+)

@@ -1,0 +1,103 @@
+"""`usechat serve --workers`: several processes on one port and one Redis."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from loopback import ABORTED, SECONDS, USECHAT, Process, running
+from redis_server import SECRET, RedisServer
+
+AGENT = """
+import asyncio
+import os
+
+
+async def agent(chat):
+    yield str(os.getpid())
+    if chat.text == "stay":
+        await asyncio.sleep(3600)
+"""
+
+
+def body(chat: str, text: str) -> dict[str, Any]:
+    return {"id": chat, "message": {"id": "u", "role": "user", "parts": [{"type": "text", "text": text}]}}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def children(process: int) -> list[int]:
+    """The workers: those of its children that serve."""
+    pids = Path(f"/proc/{process}/task/{process}/children").read_text("ascii").split()
+    return [pid for pid in map(int, pids) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def begun(url: str) -> str:
+    """The address of a server that has said where it is, as soon as it answers."""
+
+    def answers() -> bool:
+        try:
+            return httpx.get(f"{url}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    until(answers)
+    return url
+
+
+def serve(server: RedisServer, folder: Path, **environ: str) -> Any:
+    (folder / "agents.py").write_text(AGENT, "utf-8")
+    options = ["--workers", "2", "--port", "0", "--store", server.url, "--grace", "0", "--lease", "1"]
+    return running([*USECHAT, "serve", "agents:agent", *options], folder, USECHAT_SECRET=SECRET, **environ)
+
+
+def address(process: Process) -> str:
+    return process.first_line().split()[-1].removesuffix("/api/chat")
+
+
+def test_a_worker_that_dies_is_started_again_and_a_signal_to_the_parent_ends_all_turns(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    redis_server.empty()
+    with serve(redis_server, tmp_path) as process:
+        url = begun(address(process))
+        before = children(process.pid)
+        assert len(before) == 2
+        said = httpx.post(f"{url}/api/chat", json=body("1", "hello")).text
+        assert sum(f'"{pid}"' in said for pid in before) == 1
+        with httpx.stream("POST", f"{url}/api/chat", json=body("2", "stay"), timeout=SECONDS) as response:
+            lines = response.iter_lines()
+            mine = next(pid for line in lines for pid in before if f'"{pid}"' in line)
+            other = next(pid for pid in before if pid != mine)
+            os.kill(other, signal.SIGKILL)
+            until(lambda: len(now := children(process.pid)) == 2 and other not in now)
+            process.send(signal.SIGTERM)
+            assert [line.removeprefix("data: ") for line in lines if line.startswith("data: ")][-2:] == ABORTED
+        assert process.wait()[0] == 0
+        assert f"worker {other} ended by itself" in process.errors()
+
+
+def test_workers_end_with_their_parent(redis_server: RedisServer, tmp_path: Path) -> None:
+    redis_server.empty()
+    with serve(redis_server, tmp_path) as process:
+        begun(address(process))
+        workers = children(process.pid)
+        process.send(signal.SIGKILL)
+        until(lambda: not any(map(is_there, workers)))

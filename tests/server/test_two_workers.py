@@ -1,0 +1,123 @@
+"""Two apps on one Redis and one database, as two workers of one chat."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from loopback import SECONDS, serving_here
+from redis_server import SECRET, RedisServer
+from usechat import Chat, ChatSettings, create_app
+from usechat.server.chat_settings import Conflict
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+async def agent(chat: Chat) -> AsyncIterator[str]:
+    yield "Hello. "
+    if chat.text == "stay":
+        await asyncio.sleep(3600)
+
+
+class Two:
+    def __init__(self, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
+        self.a, self.b = clients
+
+    def post(self, client: httpx.AsyncClient, text: str) -> Any:
+        message = {"id": text, "role": "user", "parts": [{"type": "text", "text": text}]}
+        return client.stream("POST", "/api/chat", json={"id": "1", "message": message})
+
+
+@asynccontextmanager
+async def two(server: RedisServer, folder: Path, conflict: Conflict = "replace") -> AsyncGenerator[Two, None]:
+    apps = [
+        create_app(
+            agent,
+            store=server.url,
+            approval_secret=SECRET,
+            history=f"sqlite:///{folder}/chats.db",
+            settings=ChatSettings(conflict=conflict),
+            grace=None,
+        )
+        for _ in range(2)
+    ]
+    async with serving_here(apps[0]) as a, serving_here(apps[1]) as b:
+        bases = [f"http://127.0.0.1:{port}" for port in (a, b)]
+        async with (
+            httpx.AsyncClient(base_url=bases[0], timeout=SECONDS) as first,
+            httpx.AsyncClient(base_url=bases[1], timeout=SECONDS) as second,
+        ):
+            yield Two((first, second))
+
+
+async def types(lines: AsyncIterator[str]) -> list[str]:
+    return [json.loads(line[6:])["type"] async for line in lines if line.startswith("data: {")]
+
+
+async def said(lines: AsyncIterator[str]) -> None:
+    async for line in lines:
+        if "Hello" in line:
+            return
+
+
+async def metric(client: httpx.AsyncClient, name: str) -> float:
+    lines = (await client.get("/metrics")).text.splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
+
+
+async def test_a_turn_is_resumed_and_stopped_on_the_other_worker(server: RedisServer, tmp_path: Path) -> None:
+    async with two(server, tmp_path) as workers, workers.post(workers.a, "stay") as here:
+        lines = here.aiter_lines()
+        await said(lines)
+        async with workers.b.stream("GET", "/api/chat/1/stream") as there:
+            resumed = there.aiter_lines()
+            await said(resumed)
+            assert len((await workers.b.get("/api/chat/1/messages")).json()) == 1
+            assert (await workers.b.post("/api/chat/1/stop")).status_code == 204
+            assert [await types(lines), await types(resumed)] == [["text-end", "finish-step", "abort"]] * 2
+        for client in (workers.a, workers.b):
+            messages = (await client.get("/api/chat/1/messages")).json()
+            assert [message["parts"][-1]["text"] for message in messages] == ["stay", "Hello. "]
+        assert [await metric(workers.b, f"usechat_turns_{name}") for name in ("resumed_total", "running")] == [1, 0]
+        assert await metric(workers.a, "usechat_append_seconds_count") > 0
+
+
+@pytest.mark.parametrize(("conflict", "status", "end"), [("replace", 200, "abort"), ("reject", 409, None)])
+async def test_a_second_message_on_the_other_worker_meets_the_turn_of_the_first(
+    server: RedisServer, tmp_path: Path, conflict: Conflict, status: int, end: str | None
+) -> None:
+    async with two(server, tmp_path, conflict) as workers, workers.post(workers.a, "stay") as here:
+        lines = here.aiter_lines()
+        await said(lines)
+        async with workers.post(workers.b, "next") as there:
+            assert there.status_code == status
+            await there.aread()
+        if end is None:
+            await workers.a.post("/api/chat/1/stop")
+        assert (await types(lines))[-1] == "abort"
+
+
+async def test_while_redis_is_away_new_turns_get_503_and_readyz_says_so(server: RedisServer, tmp_path: Path) -> None:
+    async with two(server, tmp_path) as workers:
+        assert (await workers.a.get("/readyz")).text == "ok\n"
+        server.kill()
+        ready = await workers.a.get("/readyz")
+        assert (ready.status_code, ready.text) == (503, "the store of turns does not answer\n")
+        async with workers.post(workers.a, "hello") as refused:
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert await metric(workers.a, "usechat_store_errors_total") > 0
+        server.start()
+        async with workers.post(workers.a, "hello") as answered:
+            assert (await types(answered.aiter_lines()))[-1] == "finish"

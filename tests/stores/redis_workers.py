@@ -1,0 +1,84 @@
+"""Workers that share a Redis, each a store of its own, for tests that break the Redis or a worker."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+
+from redis_server import SECRET, RedisServer
+from stores.contract import Producer
+from usechat.protocol.chunks import TextDelta
+from usechat.protocol.frames import Frames
+from usechat.stores import Claim, Reader, StopReason, TurnHead
+from usechat.stores.redis import RedisTurnStore
+from usechat.stores.redis.claim import RedisClaim
+
+__all__ = ["Worker", "frames", "head", "opened", "read_all", "sent", "until", "worker"]
+
+# Only what hangs takes so long.
+_PATIENCE = 60.0
+_numbers = count(1)
+
+
+class Worker:
+    """A store, and the turns that it was given to end."""
+
+    def __init__(self, store: RedisTurnStore) -> None:
+        self.store = store
+        self.lost: list[tuple[Claim, StopReason | None]] = []
+
+    async def end_lost(self, claim: Claim, why: StopReason | None) -> None:
+        self.lost.append((claim, why))
+        if claim.sealed is None:
+            await claim.seal(frames("last"), "lost")
+        await claim.release()
+
+
+@asynccontextmanager
+async def worker(server: RedisServer, *, url: str | None = None, lease: float = 60.0) -> AsyncGenerator[Worker, None]:
+    """A worker until its end, at which it leaves everything as it is, as one that was killed."""
+    store = RedisTurnStore(url or server.url, secret=SECRET, lease=lease, patience=1.0)
+    mine = Worker(store)
+    async with store.serve(mine.end_lost):
+        yield mine
+
+
+def head(chat: str = "chat") -> TurnHead:
+    number = next(_numbers)
+    return TurnHead(f"{number:08x}-turn", chat, "owner", f"m{number}")
+
+
+def frames(*texts: str) -> list[bytes]:
+    return [Frames("mark").frame(None, TextDelta("t", text)) for text in texts]
+
+
+async def opened(at: Worker, of: TurnHead | None = None) -> tuple[RedisClaim, Producer]:
+    claim, producer = await at.store.claim(of or head()), Producer()
+    await claim.open(producer, None, ())
+    return claim, producer
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_PATIENCE):
+        # What it waits for happens in Redis or in a thread.
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def sent(claim: RedisClaim) -> None:
+    """Wait until Redis has what was appended."""
+    await until(lambda: claim.log.end == len(claim.log.frames))
+
+
+async def read_all(reader: Reader) -> Sequence[bytes]:
+    """All frames of a turn, to its end."""
+    taken = list[bytes]()
+    async with asyncio.timeout(_PATIENCE):
+        while not reader.ended:
+            frame = reader.take_frame()
+            if frame:
+                taken.append(frame)
+            else:
+                await reader.log.changed()
+    reader.leave()
+    return taken

@@ -1,0 +1,197 @@
+"""What turns do while Redis is away, and when it is back."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from redis_server import RedisServer
+from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
+from usechat.stores import Reader, StoreAwayError, TurnRunningError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["forgets", "aof"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    server = RedisServer(aof=request.param == "aof")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def forgetful() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+async def test_a_turn_whose_redis_is_killed_and_started_again_is_whole_for_all_readers(server: RedisServer) -> None:
+    async with worker(server) as a, worker(server) as b:
+        claim, producer = await opened(a)
+        claim.append(frames("1", "2"))
+        here, there = claim.reader(), await b.store.follow(claim.head)
+        assert there is not None
+        reading = asyncio.gather(read_all(here), read_all(there))
+        await sent(claim)
+        server.kill()
+        claim.append(frames("3"))
+        server.start()
+        claim.append(frames("4"))
+        assert await claim.seal(frames("5"), "done")
+        await claim.release()
+        assert await reading == [frames("1", "2", "3", "4", "5")] * 2
+        assert (producer.stops, producer.fences, b.lost) == ([], 0, [])
+        assert await b.store.live(claim.head.chat) is None
+
+
+async def test_a_redis_that_was_emptied_gets_the_turn_back(forgetful: RedisServer) -> None:
+    async with worker(forgetful) as a, worker(forgetful) as b:
+        claim, _ = await opened(a)
+        claim.append(frames("1"))
+        there = await b.store.follow(claim.head)
+        assert there is not None
+        reading = asyncio.create_task(read_all(there))
+        await until(lambda: there.cursor == 1)
+        forgetful.empty()
+        claim.append(frames("2"))
+        await sent(claim)
+        assert await b.store.live(claim.head.chat) == claim.head
+        forgetful.empty()
+        # Also in the moment between its end and its release.
+        assert await claim.seal(frames("3"), "done")
+        forgetful.empty()
+        await claim.release()
+        assert await reading == frames("1", "2", "3")
+        late = await b.store.follow(claim.head)
+        assert late is not None
+        assert await read_all(late) == frames("1", "2", "3")
+
+
+async def test_a_chat_does_not_look_free_before_its_owner_has_given_redis_back_what_it_forgot(
+    forgetful: RedisServer,
+) -> None:
+    async with worker(forgetful) as a, worker(forgetful) as b:
+        claim, _ = await opened(a)
+        assert await b.store.live("chat") == claim.head
+        forgetful.restart()
+        reader, refused = await asyncio.gather(
+            b.store.follow(claim.head), b.store.claim(head()), return_exceptions=True
+        )
+        assert isinstance(reader, Reader)
+        assert isinstance(refused, TurnRunningError)
+        assert await b.store.live("chat") == refused.head == claim.head
+
+
+async def test_a_turn_is_found_elsewhere_also_before_its_owner_has_noticed_that_redis_was_emptied(
+    forgetful: RedisServer,
+) -> None:
+    async with worker(forgetful) as a, worker(forgetful) as b:
+        claim, _ = await opened(a)
+        assert await b.store.live("chat") == claim.head
+        for _ in range(2):
+            forgetful.empty()
+            assert await b.store.live("chat") == claim.head
+        assert await b.store.live("another chat") is None
+
+
+async def test_an_emptied_redis_does_not_let_an_older_turn_have_the_chat_again(forgetful: RedisServer) -> None:
+    async with worker(forgetful) as a, worker(forgetful) as b:
+        old, producer = await opened(a)
+        forgetful.empty()
+        new, _ = await opened(b)
+        old.append(frames("old"))
+        await until(lambda: producer.fences == 1)
+        new.append(frames("new"))
+        await sent(new)
+        assert await a.store.live("chat") == new.head
+        # Nor does a turn of which Redis forgot only that there is a newer one.
+        forgetful.empty()
+        assert not await old.seal((), "done")
+        new.append(frames("newer"))
+        await sent(new)
+        assert await a.store.live("chat") == new.head
+
+
+async def test_while_redis_is_away_new_turns_are_refused_and_those_that_run_are_found_here(
+    forgetful: RedisServer,
+) -> None:
+    async with worker(forgetful) as a:
+        claim, producer = await opened(a)
+        assert await a.store.answers()
+        forgetful.kill()
+        with pytest.raises(StoreAwayError) as refused:
+            await a.store.claim(head("other"))
+        assert (refused.value.status, refused.value.retry_after) == (503, 5)
+        assert not await a.store.answers()
+        assert await a.store.live("chat") == claim.head
+        reader = await a.store.follow(claim.head)
+        assert reader is not None
+        reader.leave()
+        # Nobody knows who reads elsewhere.
+        assert producer.counts == [0, None, 1, None]
+        forgetful.start()
+        await until(lambda: producer.counts[-1] == 0)
+        assert await a.store.answers()
+        await a.store.claim(head("other"))
+
+
+@pytest.mark.parametrize("how", ["paused", "full", "read-only", "cut"])
+async def test_a_redis_that_does_nothing_for_a_while_gets_everything_later(forgetful: RedisServer, how: str) -> None:
+    async with worker(forgetful) as a, worker(forgetful) as b:
+        claim, _ = await opened(a)
+        there = await b.store.follow(claim.head)
+        assert there is not None
+        reading = asyncio.create_task(read_all(there))
+        here = claim.reader()
+        with forgetful.client() as client:
+            if how == "paused":
+                with forgetful.paused():
+                    claim.append(frames("1"))
+                    await until(lambda: a.store.line.is_away)
+                    assert here.unread == 0
+            elif how == "full":
+                client.config_set("maxmemory", 1)
+                claim.append(frames("1"))
+                await until(lambda: a.store.line.is_away)
+                with pytest.raises(StoreAwayError):
+                    await b.store.claim(head("other"))
+                client.config_set("maxmemory", 0)
+            elif how == "read-only":
+                client.execute_command("REPLICAOF", "127.0.0.1", "1")
+                claim.append(frames("1"))
+                await until(lambda: a.store.line.is_away)
+                client.execute_command("REPLICAOF", "NO", "ONE")
+            else:
+                client.script_flush()
+                client.client_kill_filter(_type="normal")
+                client.client_kill_filter(_type="pubsub")
+                claim.append(frames("1"))
+        assert await claim.seal(frames("2"), "done")
+        await claim.release()
+        assert await reading == frames("1", "2")
+
+
+async def test_a_turn_can_end_in_a_memory_that_is_full(forgetful: RedisServer) -> None:
+    async with worker(forgetful) as a:
+        claim, _ = await opened(a)
+        claim.append(frames("1"))
+        await sent(claim)
+        with forgetful.client() as client:
+            client.config_set("maxmemory", 1)
+            assert await claim.seal(frames("2"), "done")
+            await claim.release()
+            client.config_set("maxmemory", 0)
+        assert await a.store.live("chat") is None
+
+
+async def test_an_agent_waits_when_too_much_is_not_in_redis_yet(forgetful: RedisServer) -> None:
+    async with worker(forgetful) as a:
+        claim, _ = await opened(a)
+        await claim.room()
+        with forgetful.paused():
+            claim.append(frames("x" * 5_000_000))
+            waiting = asyncio.create_task(claim.room())
+            await until(lambda: a.store.line.is_away)
+            assert not waiting.done()
+        await waiting

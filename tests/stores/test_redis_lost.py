@@ -1,0 +1,150 @@
+"""Turns whose owner is gone, asleep or wrong: who ends them, and what the old owner may still do."""
+
+import asyncio
+import time
+
+import pytest
+
+from redis_server import RedisServer
+from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 0.5
+
+
+@pytest.fixture(autouse=True)
+def _empty(redis_server: RedisServer) -> None:
+    redis_server.empty()
+
+
+async def test_the_turn_of_a_worker_that_died_is_ended_by_one_other_and_read_by_all(redis_server: RedisServer) -> None:
+    async with worker(redis_server, lease=LEASE) as b, worker(redis_server, lease=LEASE) as c:
+        async with worker(redis_server, lease=LEASE) as a:
+            claim, _ = await opened(a, head("died"))
+            claim.append(frames("1", "2"))
+            await sent(claim)
+            there = await b.store.follow(claim.head)
+            assert there is not None
+        assert await read_all(there) == frames("1", "2", "last")
+        [(taken, why)] = [*b.lost, *c.lost]
+        assert (taken.head, taken.epoch > claim.epoch, why) == (claim.head, True, None)
+        assert await c.store.live("died") is None
+
+
+async def test_a_turn_that_nobody_reads_is_ended_as_well_and_one_that_was_only_claimed_leaves_no_trace(
+    redis_server: RedisServer,
+) -> None:
+    async with worker(redis_server, lease=LEASE) as b:
+        async with worker(redis_server, lease=LEASE) as a:
+            opened_, _ = await opened(a, head("unread"))
+            claimed = await a.store.claim(head("claimed"))
+        await b.store.freed(opened_.head)
+        await b.store.freed(claimed.head)
+        assert [claim.head for claim, _ in b.lost] == [opened_.head]
+        assert await b.store.find("claimed", claimed.head.turn) is None
+        assert await b.store.find("unread", opened_.head.turn) == opened_.head
+
+
+async def test_a_turn_whose_owner_died_before_it_was_released_ends_as_its_owner_had_sealed_it(
+    redis_server: RedisServer,
+) -> None:
+    async with worker(redis_server, lease=LEASE) as b:
+        async with worker(redis_server, lease=LEASE) as a:
+            claim, _ = await opened(a, head("sealed"))
+            claim.append(frames("1"))
+            assert await claim.seal(frames("2"), "done")
+            there = await b.store.follow(claim.head)
+            assert there is not None
+        assert await read_all(there) == frames("1", "2")
+        [(taken, _)] = b.lost
+        assert (taken.sealed, there.log.outcome) == ((frames("2"), "done"), "done")
+
+
+async def test_a_turn_is_not_lost_while_the_loop_of_its_worker_is_held(redis_server: RedisServer) -> None:
+    async with worker(redis_server, lease=LEASE) as a:
+        claim, producer = await opened(a, head("held"))
+        await asyncio.sleep(0)
+        # As a tool that blocks does.
+        time.sleep(3 * LEASE)  # noqa: ASYNC251
+        async with worker(redis_server, lease=LEASE) as b:
+            await asyncio.sleep(2 * LEASE)
+            assert (b.lost, producer.fences) == ([], 0)
+        assert await claim.seal((), "done")
+        await claim.release()
+
+
+async def test_what_is_said_is_not_shown_before_redis_has_it() -> None:
+    server = RedisServer()
+    async with worker(server) as a:
+        claim, _ = await opened(a)
+        reader = claim.reader()
+        with server.paused():
+            claim.append(frames("1"))
+            assert (reader.take_frame(), reader.take(100), reader.unread) == (b"", b"", 0)
+            claim.append(frames("2"))
+            assert reader.take_frame() == b""
+        await sent(claim)
+        assert [reader.take_frame(), reader.take_frame()] == frames("1", "2")
+    server.close()
+
+
+async def test_an_owner_that_was_taken_for_dead_writes_nothing_more_and_its_readers_see_the_end_that_all_see(
+    redis_server: RedisServer,
+) -> None:
+    async with worker(redis_server, lease=LEASE) as b, worker(redis_server, lease=LEASE) as a:
+        claim, producer = await opened(a, head("zombie"))
+        claim.append(frames("1"))
+        await sent(claim)
+        here, there = claim.reader(), await b.store.follow(claim.head)
+        assert there is not None
+        # It sleeps: it renews no lease, and hears nothing.
+        a.store.leases.stop()
+        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store.hear)
+        await until(lambda: b.lost != [])
+        claim.append(frames("2", "3"))
+        assert [await read_all(here), await read_all(there)] == [frames("1", "last")] * 2
+        assert (producer.fences, await claim.seal(frames("4"), "done")) == (1, False)
+
+
+async def test_readers_end_with_an_error_who_have_read_what_redis_lost_before_the_turn_was_taken_over(
+    redis_server: RedisServer,
+) -> None:
+    async with worker(redis_server, lease=LEASE) as b, worker(redis_server, lease=LEASE) as a:
+        claim, _ = await opened(a, head("ahead"))
+        claim.append(frames("1", "2"))
+        await sent(claim)
+        here = claim.reader()
+        assert [here.take_frame(), here.take_frame()] == frames("1", "2")
+        a.store.leases.stop()
+        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store.hear)
+        with redis_server.client() as client:
+            # As a crash does it to what is not on the disk yet.
+            client.delete(claim.keys.log)
+            client.xadd(claim.keys.log, {"d": frames("1")[0]}, id="1-0")
+            client.hset(claim.keys.turn, "n", "1")
+        await until(lambda: b.lost != [])
+        claim.append(frames("3"))
+        ended = await read_all(here)
+        assert [b'"type":"error"' in frame for frame in ended] == [True]
+        assert b"id:" not in ended[0]
+        late = await a.store.follow(claim.head)
+        assert late is not None
+        assert await read_all(late) == frames("1", "last")
+
+
+async def test_counts_of_readers_are_those_of_all_workers_and_expire_with_theirs(redis_server: RedisServer) -> None:
+    async with worker(redis_server, lease=LEASE) as a:
+        claim, producer = await opened(a, head("counted"))
+        async with worker(redis_server, lease=LEASE) as b:
+            readers = [await b.store.follow(claim.head) for _ in range(3)]
+            await until(lambda: producer.counts[-1] == 3)
+            here = claim.reader()
+            assert readers[0] is not None
+            readers[0].leave()
+            await until(lambda: producer.counts[-1] == 3)
+            here.leave()
+            await until(lambda: producer.counts[-1] == 2)
+        await until(lambda: producer.counts[-1] == 0)
+        await claim.seal((), "done")
+        await claim.release()

@@ -1,0 +1,161 @@
+"""What a store on Redis needs, keeps and forgets."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from redis_server import SECRET, RedisServer
+from stores.contract import Producer
+from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
+from usechat.stores import SpentError, StoreAwayError, TurnHead
+from usechat.stores.redis import RedisTurnStore
+from usechat.stores.urls import open_store
+
+pytestmark = pytest.mark.anyio
+
+
+TURNS = Path(__file__).parents[2] / "docs" / "concepts" / "turns.md"
+
+
+@pytest.fixture(autouse=True)
+def _empty(redis_server: RedisServer) -> None:
+    redis_server.empty()
+
+
+async def test_under_the_documented_user_of_redis_a_turn_is_written_read_stopped_and_taken_over(
+    redis_server: RedisServer,
+) -> None:
+    rules = re.search(r"ACL SETUSER (\w+) (on >\S+ .*)", TURNS.read_text("utf-8"))
+    assert rules is not None
+    with redis_server.client() as client:
+        client.execute_command("ACL", "SETUSER", rules[1], "reset", *rules[2].split())
+    password = rules[2].split()[1].removeprefix(">")
+    url = redis_server.url.replace("redis://", f"redis://{rules[1]}:{password}@")
+    async with worker(redis_server, url=url, lease=0.5) as b:
+        async with worker(redis_server, url=url, lease=0.5) as a:
+            claim, producer = await opened(a)
+            assert await a.store.answers()
+            there = await b.store.follow(claim.head)
+            assert there is not None
+            claim.append(frames("1"))
+            await until(lambda: there.cursor < there.log.end)
+            stopping = asyncio.create_task(b.store.stop(claim.head, "stopped", 60))
+            await until(lambda: producer.stops == ["stopped"])
+            assert await claim.seal(frames("2"), "stopped")
+            await claim.release()
+            await stopping
+            assert await b.store.find("chat", claim.head.turn) == claim.head
+            await b.store.forget("chat")
+            died, _ = await opened(a)
+        await b.store.freed(died.head)
+        assert [taken.head for taken, _ in b.lost] == [died.head]
+    with redis_server.client() as client:
+        # The driver tells its name, where it may.
+        assert {entry["object"] for entry in client.acl_log()} <= {"client|setinfo", "client"}
+
+
+async def test_no_id_of_a_user_or_a_chat_is_in_a_key_or_a_channel_and_no_key_is_looked_for(
+    redis_server: RedisServer,
+) -> None:
+    of = TurnHead("turn-1", "secret{chat}\n", "secret owner", "m")
+    with redis_server.client() as client:
+        client.config_resetstat()
+        async with worker(redis_server) as a, worker(redis_server) as b:
+            claim = await a.store.claim(of)
+            await claim.open(Producer(), None, ["secret id"])
+            claim.append(frames("1"))
+            reader = await b.store.follow(of)
+            assert reader is not None
+            await sent(claim)
+            names = [name.decode() for name in (*client.keys("*"), *client.pubsub_channels())]
+            assert {re.sub(r"[0-9a-f]{12,}", "#", name) for name in names} == {
+                "usechat:#:mark",
+                "usechat:#:running",
+                "usechat:#:w:",
+                "usechat:#:w:#",
+                "usechat:#:{#}",
+                "usechat:#:{#}:s",
+                "usechat:#:{#}:turn-1",
+                "usechat:#:{#}:turn-1:l",
+                "usechat:#:{#}:turn-1:r",
+            }
+            calls = client.info("commandstats")
+        assert "cmdstat_scan" not in calls
+        assert calls["cmdstat_keys"]["calls"] == 1
+
+
+async def test_an_id_is_spent_once_by_all_workers(redis_server: RedisServer) -> None:
+    async with worker(redis_server) as a, worker(redis_server) as b:
+        claim = await a.store.claim(head())
+        await claim.open(Producer(), None, ["once"])
+        assert await claim.seal((), "done")
+        await claim.release()
+        again = await b.store.claim(head())
+        with pytest.raises(SpentError):
+            await again.open(Producer(), None, ["other", "once"])
+        await again.open(Producer(), None, ["other"])
+
+
+async def test_of_the_turns_that_have_ended_in_a_chat_the_last_ones_are_kept_until_they_are_forgotten(
+    redis_server: RedisServer,
+) -> None:
+    store = RedisTurnStore(redis_server.url, secret=SECRET, keep_turns=2)
+
+    async def nobody(*_: object) -> None:
+        pass
+
+    async with store.serve(nobody):
+        heads = [head(), head(), head()]
+        for of in heads:
+            claim = await store.claim(of)
+            await claim.open(Producer(), None, ())
+            claim.append(frames(of.turn))
+            assert await claim.seal((), "done")
+            await claim.release()
+        assert [await store.find("chat", of.turn) for of in heads] == [None, *heads[1:]]
+        reader = await store.follow(heads[1])
+        assert reader is not None
+        assert await read_all(reader) == frames(heads[1].turn)
+        await store.forget("chat")
+        assert [await store.find("chat", of.turn) for of in heads] == [None] * 3
+        with redis_server.client() as client:
+            # Those of all chats.
+            assert client.dbsize() == 2
+
+
+async def test_copies_of_others_turns_have_a_bound_and_go_with_their_readers(redis_server: RedisServer) -> None:
+    async with worker(redis_server) as a, worker(redis_server) as b:
+        first, _ = await opened(a, head("first"))
+        second, _ = await opened(a, head("second"))
+        first.append(frames("x" * 1000))
+        await sent(first)
+        b.store.settings = structs.replace(b.store.settings, most_copied=9)
+        reader = await b.store.follow(first.head)
+        assert reader is not None
+        with pytest.raises(StoreAwayError):
+            await b.store.follow(second.head)
+        reader.leave()
+        assert b.store.copies == {}
+        assert await b.store.follow(second.head) is not None
+
+
+@pytest.mark.parametrize(
+    ("url", "secret", "sentence"),
+    [
+        ("redis://localhost", None, "Turns on Redis need a secret of at least 32 bytes that all workers share"),
+        ("redis://localhost", "x" * 31, "Turns on Redis need a secret of at least 32 bytes that all workers share"),
+        ("http://localhost", SECRET, "The store of turns must be memory, or the URL of a Redis such as"),
+        ("redis://localhost?what=1", SECRET, "The store of turns must be memory, or the URL of a Redis such as"),
+    ],
+)
+async def test_a_store_that_cannot_be_is_refused_in_one_sentence(url: str, secret: str | None, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
+        open_store(url, secret=secret)
+
+
+async def test_a_store_that_is_not_served_says_so() -> None:
+    with pytest.raises(RuntimeError, match=re.escape("enter chats.serve() in the lifespan")):
+        await open_store("redis://localhost", secret=SECRET).live("chat")
