@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from usechat.cli.check import check
+from usechat.cli.doctor import doctor
 from usechat.cli.gateway import gateway
 from usechat.cli.map import map_log
 from usechat.cli.react import react
@@ -22,6 +23,7 @@ app = typer.Typer(
     help="Serve any Python agent to the AI SDK's useChat().",
 )
 app.command()(check)
+app.command()(doctor)
 app.command()(gateway)
 app.command("map")(map_log)
 app.command()(react)
