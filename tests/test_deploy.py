@@ -6,13 +6,17 @@ Docker and Kubernetes are not here: their files are parsed, and compared with wh
 import json
 import os
 import re
+import runpy
 import subprocess
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import yaml
 
 from certificates import write_certificate
+from loopback import STEP, ask, parts, serving, text_part
+from redis_server import SECRET, RedisServer
 from usechat.cli.redis_permissions import COMMANDS
 
 ROOT: Final = Path(__file__).parents[1]
@@ -156,3 +160,19 @@ def test_the_user_in_redis_has_what_the_store_needs_and_no_more(tmp_path: Path) 
     program, config, *options = COMPOSE["services"]["redis"]["command"]
     assert (program, config) == ("redis-server", "/etc/redis.conf")
     assert options == ["--user", "default", "off", "--user", "usechat", "on", ">${REDIS_PASSWORD:?}", *needed]
+
+
+def test_the_app_of_the_guide_is_an_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
+) -> None:
+    [program] = blocks("python")
+    assert set(re.findall(r'os\.environ\["(\w+)"\]', program)) == environment()
+    monkeypatch.setenv("REDIS_URL", redis_server.url)
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/chats.db")
+    monkeypatch.setenv("CHAT_SECRET", SECRET)
+    monkeypatch.setenv("CHAT_TOKEN", "token")
+    (tmp_path / "app.py").write_text(program, "utf-8")
+    with serving(runpy.run_path(str(tmp_path / "app.py"))["app"]) as url:
+        assert ask(f"{url}/api/chat").status_code == 401
+        told = parts(ask(f"{url}/api/chat", headers={"authorization": "Bearer token"}).text)
+    assert told == [STEP, text_part("Hello.")]
