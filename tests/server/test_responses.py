@@ -11,7 +11,7 @@ from usechat.protocol.sse import DONE
 from usechat.server.metrics import Metrics
 from usechat.server.responses import STREAM_HEADERS, StreamLimits, TurnResponse
 from usechat.stores import Reader, TurnLog
-from usechat.stores.log import Told
+from usechat.stores.fold import Told
 
 pytestmark = pytest.mark.anyio
 

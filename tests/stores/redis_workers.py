@@ -13,7 +13,7 @@ from usechat.stores import Claim, Reader, StopReason, TurnHead
 from usechat.stores.redis import RedisTurnStore
 from usechat.stores.redis.claim import RedisClaim
 
-__all__ = ["Worker", "frames", "head", "opened", "read_all", "until", "worker"]
+__all__ = ["Worker", "frames", "head", "opened", "read_all", "sent", "until", "worker"]
 
 # Only what hangs takes so long.
 _PATIENCE = 60.0
@@ -63,6 +63,11 @@ async def until(holds: Callable[[], bool]) -> None:
         # What it waits for happens in Redis or in a thread.
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+async def sent(claim: RedisClaim) -> None:
+    """Wait until Redis has what was appended."""
+    await until(lambda: claim.acked == len(claim.log.frames))
 
 
 async def read_all(reader: Reader) -> Sequence[bytes]:

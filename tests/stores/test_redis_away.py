@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from redis_server import RedisServer
-from stores.redis_workers import frames, head, opened, read_all, until, worker
+from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
 from usechat.stores import StoreAwayError
 
 pytestmark = pytest.mark.anyio
@@ -33,9 +33,8 @@ async def test_a_turn_whose_redis_is_killed_and_started_again_is_whole_for_all_r
         here, there = claim.reader(), await b.store.follow(claim.head)
         assert there is not None
         reading = asyncio.gather(read_all(here), read_all(there))
-        await claim.flush()
+        await sent(claim)
         server.kill()
-        claim.begin_appends("open")
         claim.append(frames("3"))
         # Whoever reads here does not notice.
         await until(lambda: here.cursor == 3)
@@ -58,7 +57,7 @@ async def test_a_redis_that_was_emptied_gets_the_turn_back(forgetful: RedisServe
         await until(lambda: there.cursor == 1)
         forgetful.empty()
         claim.append(frames("2"))
-        await claim.flush()
+        await sent(claim)
         assert await b.store.live(claim.head.chat) == claim.head
         forgetful.empty()
         # Also in the moment between its end and its release.
@@ -79,14 +78,13 @@ async def test_an_emptied_redis_does_not_let_an_older_turn_have_the_chat_again(f
         old.append(frames("old"))
         await until(lambda: producer.fences == 1)
         new.append(frames("new"))
-        await new.flush()
+        await sent(new)
         assert await a.store.live("chat") == new.head
         # Nor does a turn of which Redis forgot only that there is a newer one.
         forgetful.empty()
         assert not await old.seal((), "done")
-        new.begin_appends("open")
         new.append(frames("newer"))
-        await new.flush()
+        await sent(new)
         assert await a.store.live("chat") == new.head
 
 
@@ -153,7 +151,7 @@ async def test_a_turn_can_end_in_a_memory_that_is_full(forgetful: RedisServer) -
     async with worker(forgetful) as a:
         claim, _ = await opened(a)
         claim.append(frames("1"))
-        await claim.flush()
+        await sent(claim)
         with forgetful.client() as client:
             client.config_set("maxmemory", 1)
             assert await claim.seal(frames("2"), "done")

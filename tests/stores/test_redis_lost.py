@@ -6,7 +6,7 @@ import time
 import pytest
 
 from redis_server import RedisServer
-from stores.redis_workers import frames, head, opened, read_all, until, worker
+from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ async def test_the_turn_of_a_worker_that_died_is_ended_by_one_other_and_read_by_
         async with worker(redis_server, lease=LEASE) as a:
             claim, _ = await opened(a, head("died"))
             claim.append(frames("1", "2"))
-            await claim.flush()
+            await sent(claim)
             there = await b.store.follow(claim.head)
             assert there is not None
         assert await read_all(there) == frames("1", "2", "last")
@@ -98,13 +98,12 @@ async def test_an_owner_that_was_taken_for_dead_writes_nothing_more_and_its_read
     async with worker(redis_server, lease=LEASE) as b, worker(redis_server, lease=LEASE) as a:
         claim, producer = await opened(a, head("zombie"))
         claim.append(frames("1"))
-        await claim.flush()
-        claim.begin_appends("open")
+        await sent(claim)
         here, there = claim.reader(), await b.store.follow(claim.head)
         assert there is not None
         # It sleeps: it renews no lease, and hears nothing.
         a.store.leases.stop()
-        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store._hear)  # pyright: ignore[reportPrivateUsage]
+        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store.hear)
         await until(lambda: b.lost != [])
         assert claim.certain_until < time.monotonic()
         claim.append(frames("2", "3"))
@@ -116,11 +115,10 @@ async def test_readers_who_were_shown_what_the_log_does_not_have_end_with_an_err
     async with worker(redis_server, lease=LEASE) as b, worker(redis_server, lease=LEASE) as a:
         claim, _ = await opened(a, head("ahead"))
         claim.append(frames("1"))
-        await claim.flush()
-        claim.begin_appends("open")
+        await sent(claim)
         here = claim.reader()
         a.store.leases.stop()
-        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store._hear)  # pyright: ignore[reportPrivateUsage]
+        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store.hear)
         await until(lambda: b.lost != [])
         # As if it had been shown a moment before the lease was over.
         claim.certain_until = time.monotonic() + 60

@@ -13,59 +13,24 @@ from usechat.protocol.messages import UIMessage
 from usechat.stores import Meter, StoreAwayError, TurnHead
 from usechat.stores.log import Outcome, Reader, TurnLog
 from usechat.stores.redis.channels import Channels
-from usechat.stores.redis.claim import Settings
 from usechat.stores.redis.driver import Command, Reply
-from usechat.stores.redis.keys import Keys, TurnKeys
+from usechat.stores.redis.keys import Keys
 from usechat.stores.redis.line import Line
-from usechat.stores.redis.steps import COUNT, LOOK
+from usechat.stores.redis.looks import Look, frames_of, look
+from usechat.stores.redis.settings import Settings, number
+from usechat.stores.redis.steps import COUNT
 
-__all__ = ["Copy", "CopyHost", "Look", "frames_of", "look"]
+__all__ = ["Copy", "CopyHost"]
 
 _log = logging.getLogger("usechat")
 
 _INTERRUPTED: Final = "The answer was interrupted."
 # Entries of the log that are read at once.
 _PAGE: Final = 16
+# For so many leases the readers of a worker are counted that gives no sign of life.
+_LIFE: Final = 1.2
 # For so many leases a copy waits for a turn that Redis has forgotten.
 _FORGOTTEN: Final = 2.0
-
-
-class Look(msgspec.Struct, frozen=True):
-    """What a turn is like: `phase` is None if there is none, and `late` says that the lease of its owner has ended."""
-
-    phase: str | None
-    epoch: bytes = b""
-    last: int = 0
-    late: bool = False
-    outcome: Outcome = "lost"
-    continues: UIMessage | None = None
-
-    @property
-    def is_held(self) -> bool:
-        return self.phase in ("claimed", "open", "sealed")
-
-
-def look_of(reply: Reply) -> Look:
-    if reply[0] == b"GONE":
-        return Look(None)
-    phase, epoch, last, late, outcome, continues = reply
-    return Look(
-        phase.decode(),
-        epoch,
-        last,
-        late == 1,
-        "lost" if outcome is None else msgspec.convert(outcome.decode(), Outcome),
-        None if continues is None else msgspec.json.decode(continues, type=UIMessage),
-    )
-
-
-async def look(line: Line, keys: TurnKeys, within: float) -> Look:
-    return look_of(await line.call(LOOK, 1, keys.turn, within=within))
-
-
-def frames_of(data: bytes) -> list[bytes]:
-    """The frames of a batch, each of which ends with an empty line."""
-    return [frame + b"\n\n" for frame in data.split(b"\n\n")[:-1]]
 
 
 class CopyHost(Protocol):
@@ -355,8 +320,8 @@ class Copy:
     def command(self) -> Command | None:
         self._is_counting = False
         host = self._host
-        life = b"%d" % int(host.settings.lease_us * 1.2)
-        count = b"%d" % len(self.log.readers)
+        life = number(int(_LIFE * host.settings.lease * 1_000_000))
+        count = number(len(self.log.readers))
         turn = self.head.turn.encode()
         return (COUNT, 2, self.keys.turn, self.keys.readers, turn, host.worker, count, life, host.keys.workers)
 

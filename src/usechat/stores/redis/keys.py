@@ -19,6 +19,10 @@ class TurnKeys(NamedTuple):
     """Its hash, and its channel."""
     log: bytes
     readers: bytes
+    ended: bytes
+    """The turns of the chat that have ended."""
+    spent: bytes
+    """The ids that were used in the chat."""
     member: bytes
     """What the set of running turns knows it by."""
 
@@ -57,7 +61,7 @@ class Keys:
     def _turn(self, tag: bytes, turn: bytes) -> TurnKeys:
         chat = self._tagged(tag)
         key = chat + b":" + turn
-        return TurnKeys(chat, key, key + b":l", key + b":r", tag + b":" + turn)
+        return TurnKeys(chat, key, key + b":l", key + b":r", chat + b":t", chat + b":s", tag + b":" + turn)
 
     def _tagged(self, tag: bytes) -> bytes:
         return b"%b:{%b}" % (self.base, tag)
