@@ -7,7 +7,7 @@ import pytest
 
 from redis_server import RedisServer
 from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
-from usechat.stores import StoreAwayError
+from usechat.stores import Reader, StoreAwayError, TurnRunningError
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +68,21 @@ async def test_a_redis_that_was_emptied_gets_the_turn_back(forgetful: RedisServe
         late = await b.store.follow(claim.head)
         assert late is not None
         assert await read_all(late) == frames("1", "2", "3")
+
+
+async def test_a_chat_does_not_look_free_before_its_owner_has_given_redis_back_what_it_forgot(
+    forgetful: RedisServer,
+) -> None:
+    async with worker(forgetful) as a, worker(forgetful) as b:
+        claim, _ = await opened(a)
+        assert await b.store.live("chat") == claim.head
+        forgetful.restart()
+        reader, refused = await asyncio.gather(
+            b.store.follow(claim.head), b.store.claim(head()), return_exceptions=True
+        )
+        assert isinstance(reader, Reader)
+        assert isinstance(refused, TurnRunningError)
+        assert await b.store.live("chat") == refused.head == claim.head
 
 
 async def test_an_emptied_redis_does_not_let_an_older_turn_have_the_chat_again(forgetful: RedisServer) -> None:

@@ -28,7 +28,7 @@ class _Topic:
 class Channels:
     """Hears what is published, for as long as `run` runs; what is published while Redis is away is not heard.
 
-    `up` is called when a connection is made: whoever listens may have missed something.
+    `up` is called when a connection is made again: whoever listens may have missed something.
     """
 
     def __init__(self, make: Callable[[], Wire], beat: float, up: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ class Channels:
         self._outbox: deque[tuple[bytes, ...]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._heard = 0.0
-        self._is_up = False
+        self._is_up = self._was_up = False
 
     async def join(self, channel: bytes, listener: Listener) -> None:
         """Hear the channel from now on; it returns when that is sure."""
@@ -90,7 +90,9 @@ class Channels:
             if topic.ready.done():
                 topic.ready = asyncio.get_running_loop().create_future()
             self._say(b"SUBSCRIBE", channel)
-        self._up()
+        if self._was_up:
+            self._up()
+        self._was_up = True
 
     def _say(self, *command: bytes) -> None:
         if self._is_up:

@@ -20,6 +20,7 @@ from usechat.stores.redis.keys import Keys
 from usechat.stores.redis.lease import Leased, Leases
 from usechat.stores.redis.line import Line, NoMeter
 from usechat.stores.redis.looks import Look
+from usechat.stores.redis.outages import Outages
 from usechat.stores.redis.settings import Settings, milliseconds
 from usechat.stores.redis.steps import CLAIM, NOTE, STOP, Step
 from usechat.stores.redis.taking import TakeOver
@@ -86,6 +87,7 @@ class RedisTurnStore:
         mine = self.claims.get(head.turn)
         if mine is not None and mine.phase == "claimed":
             return mine
+        await self._served.outages.settle()
         keys, settings = self.keys.of(head), self.settings
         asked = time.monotonic()
         # Before it is claimed, so that nobody can die in between.
@@ -109,6 +111,8 @@ class RedisTurnStore:
             if mine is not None:
                 return mine.head
         reply = await self._call(b"HGET", self.keys.chat(chat), b"h")
+        if reply is None and await self._served.outages.settle():
+            reply = await self._call(b"HGET", self.keys.chat(chat), b"h")
         return None if reply is None else _head(reply)
 
     async def find(self, chat: str, mark: str) -> TurnHead | None:
@@ -126,7 +130,9 @@ class RedisTurnStore:
             await claim.moved()
         if claim is not None:
             return claim.reader()
-        state = await when(self, head, lambda state: state.phase != "claimed")
+        state = await when(self, head, _is_open)
+        if state.phase is None and await self._served.outages.settle():
+            state = await when(self, head, _is_open)
         return None if state.phase is None else await self._copied(head)
 
     async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
@@ -252,7 +258,7 @@ class RedisTurnStore:
         return (NOTE, 1, self.keys.running, self.settings.lease_us, *members)
 
     def away_changed(self) -> None:
-        self._served.taking.redis_was_away()
+        self._served.outages.noted()
         for claim in tuple(self.claims.values()):
             if self.line.is_away:
                 claim.count_remote(None)
@@ -260,7 +266,7 @@ class RedisTurnStore:
                 claim.check()
 
     def channels_up(self) -> None:
-        self._served.taking.redis_was_away()
+        self._served.outages.noted()
         for claim in tuple(self.claims.values()):
             claim.check()
         for copy in tuple(self.copies.values()):
@@ -324,7 +330,8 @@ class _Life:
         self.channels = Channels(lambda: Wire(url, seconds), lease / 3, store.channels_up)
         wire = ThreadWire(url, min(2.0, max(lease / 5, 0.2)))
         self.leases = Leases(wire, lease, store.note, store.hear_beats)
-        self.taking = TakeOver(store, lost)
+        self.outages = Outages(lease)
+        self.taking = TakeOver(store, lost, self.outages)
 
 
 async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
@@ -335,6 +342,10 @@ async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
     # Nobody waits for it who could be told.
     except Exception:  # noqa: BLE001
         _log.exception("what a turn left to do has failed")
+
+
+def _is_open(state: Look) -> bool:
+    return state.phase != "claimed"
 
 
 def _has_moved(epoch: bytes, state: Look) -> bool:

@@ -17,6 +17,7 @@ from usechat.stores.redis.copies import Copy, CopyHost
 from usechat.stores.redis.driver import Reply
 from usechat.stores.redis.keys import TurnKeys
 from usechat.stores.redis.looks import frames_of
+from usechat.stores.redis.outages import Outages
 from usechat.stores.redis.settings import number
 from usechat.stores.redis.steps import DUE, TAKE, Step
 
@@ -40,21 +41,14 @@ class Takes(Host, CopyHost, Protocol):
 
 
 class TakeOver:
-    """Takes turns over, each once, and lets `lost` end them.
+    """Takes turns over, each once, and lets `lost` end them."""
 
-    A lease that has ended says nothing about its owner while Redis was away, or just after: then owners get the time of
-    one lease to renew theirs.
-    """
-
-    def __init__(self, host: Takes, lost: Lost) -> None:
+    def __init__(self, host: Takes, lost: Lost, outages: Outages) -> None:
         self._host = host
         self._lost = lost
-        self._up_since = time.monotonic()
+        self._outages = outages
         # Those that are being handed to another claim of this process.
         self.handing: set[RedisClaim] = set()
-
-    def redis_was_away(self) -> None:
-        self._up_since = time.monotonic()
 
     async def sweep(self) -> None:
         """End the turns whose owners are gone, also those that nobody reads, for as long as it runs."""
@@ -68,7 +62,7 @@ class TakeOver:
 
     async def reap(self, head: TurnHead) -> None:
         """End the turn if the lease of its owner has ended."""
-        if time.monotonic() - self._up_since >= self._host.settings.lease and head.turn not in self._host.claims:
+        if self._outages.leases_count and head.turn not in self._host.claims:
             await self._take(head, b"", None)
 
     async def take(self, head: TurnHead, epoch: bytes, why: StopReason) -> bool:
