@@ -5,6 +5,7 @@ import typer
 
 from usechat.cli.check import check
 from usechat.cli.demo import demo
+from usechat.cli.doctor import doctor
 from usechat.cli.gateway import gateway
 from usechat.cli.map import map_log
 from usechat.cli.react import react
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(check)
 app.command()(demo)
+app.command()(doctor)
 app.command()(gateway)
 app.command("map")(map_log)
 app.command()(react)

@@ -1,0 +1,26 @@
+"""What each worker serves: the agent, who may use it, and where everything is kept that the workers share."""
+
+import asyncio
+import os
+
+from usechat import Chat, create_app
+from usechat.server.auth import BearerTokens
+
+
+async def agent(chat: Chat):
+    """Count, so slowly that there is time to reload the page, to stop, and to kill a worker."""
+    yield f"You said {chat.text!r}. I count: "
+    for number in range(1, 201):
+        yield f"{number} "
+        await asyncio.sleep(0.1)
+
+
+app = create_app(
+    agent,
+    store=os.environ["REDIS_URL"],
+    history=os.environ["DATABASE_URL"],
+    approval_secret=os.environ["CHAT_SECRET"],
+    authenticate=BearerTokens({os.environ["CHAT_TOKEN"]: "ada"}),
+    grace=20,
+    page=True,
+)
