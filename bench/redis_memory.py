@@ -30,9 +30,8 @@ async def end_nothing(_claim: Claim, _why: StopReason | None) -> None: ...
 
 
 async def acknowledged(claim: RedisClaim) -> None:
-    # It tells nobody else when.
-    while claim.acked < len(claim.log.frames):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    while claim.log.end < len(claim.log.frames):
+        await claim.log.changed()
 
 
 async def play(store: RedisTurnStore, chunks: int, together: int) -> tuple[int, bytes]:
