@@ -43,7 +43,7 @@ async def play_turn(url: str, client: Any, seconds: float) -> None:
             await _play(head, writer, other, seconds)
     finally:
         keys = writer.keys.of(head)
-        client.execute_command("DEL", *keys[:-1], keys.chat + b":t", writer.keys.running)
+        client.execute_command("DEL", *keys[:-1], keys.chat + b":t", writer.keys.running, writer.keys.mark)
 
 
 async def _play(head: TurnHead, writer: RedisTurnStore, other: RedisTurnStore, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """The whole as an app: the chat, and what a server has beside it."""
 
+import logging
 import re
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,6 +32,8 @@ from usechat.stores import TurnStore
 from usechat.stores.urls import LEASE
 
 __all__ = ["app_lifespan", "check_path", "create_app", "how_to_connect", "service_routes"]
+
+_log = logging.getLogger("usechat")
 
 _SETTINGS: Final = ChatSettings()
 _LIMITS: Final = Limits()
@@ -91,6 +94,8 @@ def create_app(
     """
     origins = (cors,) if isinstance(cors, str) else cors
     middleware = _middleware(origins, allowed_hosts, credentials=cors_credentials)
+    if history is None and store not in (None, "memory"):
+        _log.warning("turns are shared, but chats are kept in memory, which other workers do not see: give a history")
     kept, database = _open_history(history)
     endpoint = ChatEndpoint(
         agent,
