@@ -1,13 +1,15 @@
 """`usechat replay`: a recorded turn as a server, for those who build a page."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 from uuid import uuid4
 
 import msgspec
 import typer
 
 from usechat.cli.refusal import refuse
+from usechat.cli.settings import ListenSettings, ServeError
+from usechat.cli.shared_options import Port
 from usechat.testing import RecordedChunk, Recording, play
 
 if TYPE_CHECKING:
@@ -15,17 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = ["replay", "replay_app"]
 
+_DEFAULT: Final = ListenSettings()
+
 
 def replay(
     file: Annotated[str, typer.Argument(help="A recording that the inspector of the chat page saved.")],
     *,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port.")] = 8000,
+    port: Port = _DEFAULT.port,
     speed: Annotated[float, typer.Option(min=0, help="How many times as fast as it was; 0 waits for nothing.")] = 1.0,
     path: Annotated[str, typer.Option(help="The path of the chat.")] = "/api/chat",
 ) -> None:
     """Answer every message with a recorded turn; pages of any origin may ask, on this computer."""
     try:
-        import uvicorn
+        from usechat.cli.listening import listen, serve
 
         app = replay_app(Recording.read(Path(file).read_bytes()), path, speed=speed)
     except ModuleNotFoundError as error:
@@ -34,8 +38,13 @@ def replay(
         refuse(f"{file} cannot be read: {error.strerror}.")
     except ValueError as error:
         refuse(f"{file}: {error}")
-    typer.echo(f"usechat replays {file} at http://127.0.0.1:{port}{path}")
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+    settings = ListenSettings(port=port)
+    try:
+        listener = listen(settings)
+    except ServeError as error:
+        refuse(str(error))
+    typer.echo(f"usechat replays {file} at http://{settings.netloc}:{listener.getsockname()[1]}{path}")
+    serve(app, settings, listener)
 
 
 def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
