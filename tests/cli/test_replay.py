@@ -60,3 +60,10 @@ def test_a_port_that_is_taken_is_told_before_anything_else(tmp_path: Path) -> No
         result = CliRunner().invoke(app, ["replay", str(file), "--port", str(port)])
     sentence = f"The port {port} of 127.0.0.1 is taken. Choose another with --port or USECHAT_PORT.\n"
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence)
+
+
+def test_what_is_no_path_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "turn.jsonl"
+    file.write_text(RECORDING, "utf-8")
+    result = CliRunner().invoke(app, ["replay", str(file), "--path", "chat"])
+    assert (result.exit_code, result.stderr) == (2, "'chat' is not a path such as /api/name.\n")

@@ -31,7 +31,7 @@ def replay(
     try:
         from usechat.cli.listening import listen, serve
 
-        app = replay_app(Recording.read(Path(file).read_bytes()), path, speed=speed)
+        recording = Recording.read(Path(file).read_bytes())
     except ModuleNotFoundError as error:
         refuse(f"usechat replay needs {error.name}. Install it with: pip install 'usechat[server]'")
     except OSError as error:
@@ -40,21 +40,29 @@ def replay(
         refuse(f"{file}: {error}")
     settings = ListenSettings(port=port)
     try:
+        app = replay_app(recording, path, speed=speed)
         listener = listen(settings)
-    except ServeError as error:
+    except (ValueError, ServeError) as error:
         refuse(str(error))
     typer.echo(f"usechat replays {file} at http://{settings.netloc}:{listener.getsockname()[1]}{path}")
     serve(app, settings, listener)
 
 
 def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
-    """Make the app that answers every message with the recording, and has nothing else to tell."""
+    """Make the app that answers every message with the recording, and has nothing else to tell.
+
+    Raises:
+        ValueError: That cannot be the path of a chat.
+    """
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 
+    from usechat.server.app import check_path
     from usechat.server.origins import cors, host_check
+
+    check_path(path)
 
     async def answer(_request: Request) -> Response:
         headers = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
