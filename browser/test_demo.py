@@ -194,6 +194,7 @@ def test_the_keyboard_stays_in_the_chat_when_its_button_goes_away(tab: Tab) -> N
 
 def test_the_browser_answers_a_tool(tab: Tab) -> None:
     begin(tab, "Python generator", "Where am I?")
+    wait_for_status(tab, "The assistant waits for the output of a tool.")
     tab.fill('role=textbox[name="Output"]', "at sea")
     tab.click(button("Submit"))
     tab.wait_for(f"{LAST} >> text=The browser says: at sea.")
