@@ -49,7 +49,7 @@ def test_a_chat_that_could_not_be_deleted_stays_and_the_page_says_why(chromium: 
         tab = chromium.open(address, **WIDE)
         ask(tab, "Keep this")
         tab.wait_for('role=link[name="Keep this"]')
-    tab.click(f'.entry.current >> {button("Delete")}')
+    tab.click(f".entry.current >> {button('Delete')}")
     tab.click(button("Really delete"))
     assert tab.wait_for("role=alert") == "The server could not be reached."
     tab.wait_for('role=link[name="Keep this"]')
