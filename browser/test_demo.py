@@ -16,6 +16,7 @@ from usechat.server.page import PagePrompt
 ANSWERED: Final = "The assistant has answered."
 LAST: Final = 'role=article[name="Assistant"] >> nth=-1'
 WIDE: Final[dict[str, Any]] = {"viewport": {"width": 1440, "height": 900}}
+FOCUSED: Final = "document.activeElement.getAttribute('aria-label')"
 # The words on the page that a prompt leads to, in their order.
 SHOWN: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "Python generator": {
@@ -181,8 +182,19 @@ def test_a_call_is_approved_or_denied(tab: Tab, agent: str, text: str, approved:
     assert tab.run("document.querySelectorAll('article').length") == 4
 
 
+def test_the_keyboard_stays_in_the_chat_when_its_button_goes_away(tab: Tab) -> None:
+    tab.press(prompt("Delete the old log"), "Enter")
+    wait_for_status(tab, "The assistant asks for your approval.")
+    assert tab.run(FOCUSED) == "Transcript"
+    tab.press(button("Approve"), "Enter")
+    tab.wait_for(f"{LAST} >> text=It is deleted.")
+    wait_for_status(tab, ANSWERED)
+    assert tab.run(FOCUSED) == "Transcript"
+
+
 def test_the_browser_answers_a_tool(tab: Tab) -> None:
     begin(tab, "Python generator", "Where am I?")
+    wait_for_status(tab, "The assistant waits for the output of a tool.")
     tab.fill('role=textbox[name="Output"]', "at sea")
     tab.click(button("Submit"))
     tab.wait_for(f"{LAST} >> text=The browser says: at sea.")

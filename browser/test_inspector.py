@@ -19,7 +19,7 @@ from chromium import HERE, Chromium, Tab
 from loopback import SECONDS, free_port, serving
 from nginx import Nginx
 from page_agent import agent
-from page_steps import BOX, LAST, STATUS, WIDE, ask, button, say
+from page_steps import ANSWERED, BOX, LAST, STATUS, WIDE, ask, button, say
 from usechat import create_app
 from usechat.server.auth import BearerTokens
 from usechat.server.page import PageAgent, page_routes
@@ -92,8 +92,52 @@ def test_a_turn_is_recorded_and_played_again(tab: Tab, tmp_path: Path) -> None:
     tab.click(button("End the replay"))
     tab.wait_for_hidden('role=group[name="Replay"]')
 
-    tab.drop(".transcript", "other.jsonl", "{}")
+
+TOLD = '{"at": 1, "chunk": {"type": "start", "messageId": "1"}}\n{"at": 2, "chunk": {"type": "finish"}}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{}",
+        '{"usechat": "recording", "request": null, "continues": 5}\n' + TOLD,
+        '{"usechat": "recording", "request": null, "continues": {"id": "1", "role": "assistant"}}\n' + TOLD,
+        '{"usechat": "recording", "request": {"messages": 5}}\n' + TOLD,
+        '{"usechat": "recording", "request": {"message": {"id": "1", "role": "user", "parts": [null]}}}\n' + TOLD,
+        '{"usechat": "recording", "request": {"message": {}}}\n' + TOLD,
+        '{"usechat": "recording", "request": 5}\n' + TOLD,
+        '{"usechat": "recording"}\n{"at": 1}',
+        '{"usechat": "recording"}\n{"at": "soon", "chunk": {}}',
+    ],
+    ids=range(9),
+)
+def test_a_file_that_is_no_recording_is_refused_and_the_chat_stays(tab: Tab, content: str) -> None:
+    tab.drop(".transcript", "other.jsonl", content)
     assert tab.wait_for("role=alert") == "This file is not a recording of a turn."
+    tab.wait_for(BOX)
+
+
+def test_a_recording_needs_neither_its_request_nor_a_message_before(tab: Tab) -> None:
+    tab.drop(".transcript", "bare.jsonl", '{"usechat": "recording"}\n' + TOLD)
+    tab.wait_for('role=group[name="Replay"]')
+    tab.wait_for_attached(ANSWERED)
+
+
+def test_what_cannot_be_drawn_leaves_the_rest_of_the_page(chromium: Chromium, url: str) -> None:
+    before = {"id": "1", "role": "assistant", "parts": [{"type": "file", "url": "/chart.png"}]}
+    head = json.dumps({"usechat": "recording", "request": None, "continues": before})
+    with chromium.opened(url, **WIDE) as tab:
+        tab.drop(".transcript", "odd.jsonl", f"{head}\n{TOLD}")
+        assert tab.wait_for("role=alert >> span") == "The page cannot show this."
+        tab.click(button("Retry"))
+        tab.wait_for(BOX)
+
+
+def test_an_error_of_the_client_that_fills_pages_is_cut(tab: Tab) -> None:
+    tab.drop(".transcript", "odd.jsonl", '{"usechat": "recording"}\n{"at": 1, "chunk": {"type": "nope"}}')
+    told = tab.wait_for("role=alert >> span")
+    assert told.startswith('Type validation failed: Value: {"type":"nope"}.')
+    assert (len(told) <= 301, told[-1]) == (True, "…")
 
 
 def test_what_is_copied_of_a_request_runs(chromium: Chromium, tmp_path: Path) -> None:

@@ -44,6 +44,19 @@ def test_a_chat_is_in_the_address_and_in_the_list_until_it_is_deleted(tab: Tab, 
     assert chat_of(tab) != first
 
 
+def test_a_chat_that_could_not_be_deleted_stays_and_the_page_says_why(chromium: Chromium, url: str) -> None:
+    with wire(url) as (address, _):
+        tab = chromium.open(address, **WIDE)
+        ask(tab, "Keep this")
+        tab.wait_for('role=link[name="Keep this"]')
+    tab.click(f".entry.current >> {button('Delete')}")
+    tab.click(button("Really delete"))
+    assert tab.wait_for("role=alert") == "The server could not be reached."
+    tab.wait_for('role=link[name="Keep this"]')
+    assert [problem for problem in tab.look().problems if "Failed to load resource" not in problem] == []
+    tab.close()
+
+
 def test_older_chats_are_listed_when_asked_for(chromium: Chromium) -> None:
     with serving(create_app(agent, page=True, lists_all=True)) as url, httpx.Client(timeout=SECONDS) as client:
         for number in range(55):

@@ -34,7 +34,24 @@ def test_what_was_no_json_is_played_as_it_came() -> None:
     assert recording.body == b"data: oops\n\ndata: [DONE]\n\n"
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"data: {}", b'{"usechat": "recording"}\n{}', b'{"usechat": 1}'])
+HEAD = b'{"usechat": "recording"}\n'
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"data: {}",
+        HEAD + b"{}",
+        b'{"usechat": 1}',
+        b'{"usechat": "recording", "request": %b}' % DEEP,
+        HEAD + b'{"at": 1, "chunk": %b}' % DEEP,
+        HEAD + b'{"at": 1, "chunk": {"type": "\xff"}}',
+    ],
+    ids=range(8),
+)
 def test_another_file_is_no_recording(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"This is not a recording of a turn"):
         Recording.read(content)

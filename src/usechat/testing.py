@@ -54,9 +54,11 @@ class Recording(Struct, frozen=True):
         """
         head, _, rest = content.partition(b"\n")
         try:
+            # What stays as it came is not looked into by the decoder.
+            content.decode()
             told = msgspec.json.decode(head, type=_Head)
             chunks = msgspec.json.Decoder(RecordedChunk).decode_lines(rest)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise ValueError(_NO_RECORDING) from None
         return cls(told.request, told.continues, chunks)
 

@@ -1,3 +1,4 @@
+import socket
 from pathlib import Path
 
 import httpx
@@ -49,3 +50,20 @@ def test_what_is_no_recording_is_refused(
     result = CliRunner().invoke(app, ["replay", "none.jsonl"])
     assert result.exit_code == 2
     assert sentence in result.stderr
+
+
+def test_a_port_that_is_taken_is_told_before_anything_else(tmp_path: Path) -> None:
+    file = tmp_path / "turn.jsonl"
+    file.write_text(RECORDING, "utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(app, ["replay", str(file), "--port", str(port)])
+    sentence = f"The port {port} of 127.0.0.1 is taken. Choose another with --port or USECHAT_PORT.\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence)
+
+
+def test_what_is_no_path_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "turn.jsonl"
+    file.write_text(RECORDING, "utf-8")
+    result = CliRunner().invoke(app, ["replay", str(file), "--path", "chat"])
+    assert (result.exit_code, result.stderr) == (2, "'chat' is not a path such as /api/name.\n")

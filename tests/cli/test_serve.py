@@ -365,8 +365,7 @@ def test_a_port_that_is_taken_is_told(refuse: Refuse) -> None:
         assert refuse("agents:agent", "--port", str(port)) == (
             2,
             "",
-            "The server cannot listen at 127.0.0.1: Address already in use "
-            f"(while attempting to bind on address ('127.0.0.1', {port})).\n",
+            f"The port {port} of 127.0.0.1 is taken. Choose another with --port or USECHAT_PORT.\n",
         )
 
 

@@ -11,6 +11,7 @@ import type { ChatEntry } from "./kit.ts";
 import { isRecording, readRecording, type Recording } from "./recording/file.ts";
 import { onSignedOut } from "./session.ts";
 import { type Agent, loadSettings, type Settings } from "./settings.ts";
+import { Boundary } from "./ui/Boundary.tsx";
 import { Icon } from "./ui/icons.tsx";
 
 interface Place {
@@ -118,7 +119,7 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
       connection.changed(id);
       list();
       if (id === chatId) open(generateId());
-    });
+    }, (error: unknown) => setProblem(messageOf(error)));
   };
   return (
     <div
@@ -155,31 +156,36 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
           Inspector
         </button>
       </header>
-      {recording ? (
-        <Replay
-          key={replays}
-          recording={recording}
-          agent={agent}
-          inspecting={inspecting}
-          closeInspector={closeInspector}
-          close={() => setRecording(undefined)}
-        />
-      ) : (
-        <Loaded key={chatId} connection={connection} chatId={chatId}>
-          {(loaded) => (
-            <Conversation
-              connection={connection}
-              id={chatId}
-              loaded={loaded}
-              inspecting={inspecting}
-              closeInspector={closeInspector}
-              onTurn={list}
-            />
-          )}
-        </Loaded>
-      )}
+      <Boundary key={recording ? `replay ${replays}` : chatId} instead={(again) => <Undrawn retry={() => (recording ? setRecording(undefined) : again())} />}>
+        {recording ? (
+          <Replay
+            recording={recording}
+            agent={agent}
+            inspecting={inspecting}
+            closeInspector={closeInspector}
+            close={() => setRecording(undefined)}
+          />
+        ) : (
+          <Loaded connection={connection} chatId={chatId}>
+            {(loaded) => (
+              <Conversation
+                connection={connection}
+                id={chatId}
+                loaded={loaded}
+                inspecting={inspecting}
+                closeInspector={closeInspector}
+                onTurn={list}
+              />
+            )}
+          </Loaded>
+        )}
+      </Boundary>
     </div>
   );
+}
+
+function Undrawn({ retry }: { retry: () => void }) {
+  return <main className="chat column"><Failure text="The page cannot show this." retry={retry} /></main>;
 }
 
 interface LoadedProps {

@@ -1,5 +1,6 @@
 """Serves an app for a command: its socket, its log, its signals and the settings of uvicorn."""
 
+import errno
 import logging
 import signal
 import socket
@@ -32,6 +33,10 @@ def listen(settings: ListenSettings) -> socket.socket:
     try:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ServeError(
+                f"The port {settings.port} of {settings.host} is taken. Choose another with --port or USECHAT_PORT."
+            ) from error
         raise ServeError(f"The server cannot listen at {settings.host}: {error.strerror}.") from error
     # Its connections inherit it. asyncio, unlike uvloop, does not set it for them, and a small frame would wait until
     # the client has acknowledged the one before, which takes 40 ms.

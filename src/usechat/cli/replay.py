@@ -1,13 +1,15 @@
 """`usechat replay`: a recorded turn as a server, for those who build a page."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 from uuid import uuid4
 
 import msgspec
 import typer
 
 from usechat.cli.refusal import refuse
+from usechat.cli.settings import ListenSettings, ServeError
+from usechat.cli.shared_options import Port
 from usechat.testing import RecordedChunk, Recording, play
 
 if TYPE_CHECKING:
@@ -15,37 +17,52 @@ if TYPE_CHECKING:
 
 __all__ = ["replay", "replay_app"]
 
+_DEFAULT: Final = ListenSettings()
+
 
 def replay(
     file: Annotated[str, typer.Argument(help="A recording that the inspector of the chat page saved.")],
     *,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port.")] = 8000,
+    port: Port = _DEFAULT.port,
     speed: Annotated[float, typer.Option(min=0, help="How many times as fast as it was; 0 waits for nothing.")] = 1.0,
     path: Annotated[str, typer.Option(help="The path of the chat.")] = "/api/chat",
 ) -> None:
     """Answer every message with a recorded turn; pages of any origin may ask, on this computer."""
     try:
-        import uvicorn
+        from usechat.cli.listening import listen, serve
 
-        app = replay_app(Recording.read(Path(file).read_bytes()), path, speed=speed)
+        recording = Recording.read(Path(file).read_bytes())
     except ModuleNotFoundError as error:
         refuse(f"usechat replay needs {error.name}. Install it with: pip install 'usechat[server]'")
     except OSError as error:
         refuse(f"{file} cannot be read: {error.strerror}.")
     except ValueError as error:
         refuse(f"{file}: {error}")
-    typer.echo(f"usechat replays {file} at http://127.0.0.1:{port}{path}")
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+    settings = ListenSettings(port=port)
+    try:
+        app = replay_app(recording, path, speed=speed)
+        listener = listen(settings)
+    except (ValueError, ServeError) as error:
+        refuse(str(error))
+    typer.echo(f"usechat replays {file} at http://{settings.netloc}:{listener.getsockname()[1]}{path}")
+    serve(app, settings, listener)
 
 
 def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
-    """Make the app that answers every message with the recording, and has nothing else to tell."""
+    """Make the app that answers every message with the recording, and has nothing else to tell.
+
+    Raises:
+        ValueError: That cannot be the path of a chat.
+    """
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 
+    from usechat.server.app import check_path
     from usechat.server.origins import cors, host_check
+
+    check_path(path)
 
     async def answer(_request: Request) -> Response:
         headers = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}

@@ -4,6 +4,7 @@ import { type DragEvent, useEffect, useState } from "react";
 import type { Connection } from "../connection.ts";
 import { Inspector } from "../inspector/Inspector.tsx";
 import { DataPart } from "../kit.ts";
+import { isLeftToBrowser } from "../parts/Tool.tsx";
 import { isRecording, type Recording } from "../recording/file.ts";
 import type { Agent, Prompt } from "../settings.ts";
 import { Icon } from "../ui/icons.tsx";
@@ -114,7 +115,8 @@ function statusOf(status: string, isStopped: boolean, last: UIMessage | undefine
   if (status === "streaming") return "The assistant is answering.";
   if (status === "error") return "The answer failed.";
   if (isStopped) return "The answer was stopped.";
-  const waits = last?.parts.some((part) => isToolUIPart(part) && part.state === "approval-requested");
-  if (waits) return "The assistant asks for your approval.";
+  const calls = last?.parts.filter(isToolUIPart) ?? [];
+  if (calls.some(({ state }) => state === "approval-requested")) return "The assistant asks for your approval.";
+  if (calls.some(isLeftToBrowser)) return "The assistant waits for the output of a tool.";
   return last?.role === "assistant" ? "The assistant has answered." : "";
 }

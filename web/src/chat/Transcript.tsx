@@ -35,6 +35,11 @@ export function Transcript({ busy, count, children }: Props) {
     if (count > 0) outer.current?.scrollTo({ top: outer.current.scrollHeight });
   }, [count]);
 
+  useEffect(() => {
+    // A button that went away with what it was for leaves the keyboard nowhere, which is before the list of chats.
+    if (document.activeElement === document.body) outer.current?.focus({ preventScroll: true });
+  }, [busy]);
+
   const look = () => {
     const area = outer.current;
     if (area === null) return;

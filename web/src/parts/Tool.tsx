@@ -32,10 +32,13 @@ const WORDS: Record<ToolPart["state"], [string, "busy" | "wait" | "good" | "bad"
   "output-denied": ["Denied", "bad"],
 };
 
+/** Whether the browser is to give the result of a call, if the agent is not at work. */
+export const isLeftToBrowser = (part: ToolPart): boolean => part.state === "input-available" && part.providerExecuted !== true;
+
 /** A call of a tool, with its input as it arrives, whatever it waits for, and its end. */
 export function Tool({ part, live, open, answers }: Props) {
   const name = getToolName(part);
-  const waits = part.state === "input-available" && !live && part.providerExecuted !== true;
+  const waits = isLeftToBrowser(part) && !live;
   const [word, tone] = describe(part, waits, live, open);
   const asks = open && (part.state === "approval-requested" || waits);
   return (

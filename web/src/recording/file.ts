@@ -47,16 +47,24 @@ export const isRecording = ({ name }: File): boolean => name.endsWith(".jsonl");
 export async function readRecording(file: Blob): Promise<Recording> {
   const [head, ...lines] = (await file.text()).split("\n").filter((line) => line.trim() !== "");
   try {
-    const { usechat, request, continues } = JSON.parse(head ?? "") as Head;
-    if (usechat !== "recording") throw new Error();
+    const { usechat, request = null, continues = null } = JSON.parse(head ?? "") as Partial<Head>;
+    const told = [continues, request?.message, ...(request?.messages ?? [])].filter((message) => message != null);
+    if (usechat !== "recording" || typeof request !== "object" || !told.every(isMessage)) throw new Error();
     const events = lines.map((line) => {
-      const read = JSON.parse(line) as Line;
-      return { at: Number(read.at), data: "chunk" in read ? JSON.stringify(read.chunk) : read.data };
+      const { at, ...what } = JSON.parse(line) as Line;
+      const data = "chunk" in what ? JSON.stringify(what.chunk) : what.data;
+      if (typeof at !== "number" || typeof data !== "string") throw new Error();
+      return { at, data };
     });
     return { request, continues, events };
   } catch {
     throw new Error("This file is not a recording of a turn.");
   }
+}
+
+function isMessage(given: unknown): given is UIMessage {
+  const { id, role, parts } = given as Partial<UIMessage>;
+  return typeof id === "string" && typeof role === "string" && Array.isArray(parts) && parts.every((part) => typeof part?.type === "string");
 }
 
 /** Saves a turn in a file of the user's. */
