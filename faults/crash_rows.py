@@ -22,7 +22,7 @@ async def _kill_producer(stage: Stage, count: int) -> Batch:
     """Kill the worker of all turns of the batch, each of which is at another chunk."""
     cluster, draw = stage.cluster, stage.draw
     victim = draw.choice(cluster.ports)
-    for script in scripts(draw, count, pieces=400):
+    for script in scripts(draw, count, pieces=400, lasts=SECONDS):
         await stage.begin(script, cluster.balancer.first[victim], Expected.of("error"))
     await draw.choice(stage.runs).followers[1].seen(draw.randrange(80))
     cluster.workers[victim].send(signal.SIGKILL)
@@ -57,7 +57,7 @@ async def _pause_producer(stage: Stage, count: int) -> Batch:
     """Pause the worker of all turns for longer than its lease, while both workers have readers."""
     cluster, draw = stage.cluster, stage.draw
     victim, other = draw.sample(cluster.ports, 2)
-    for script in scripts(draw, count, pieces=600):
+    for script in scripts(draw, count, pieces=600, lasts=SECONDS):
         await stage.begin(script, cluster.balancer.first[victim], Expected.of("error"), ((victim,), (other,)))
     await draw.choice(stage.runs).followers[1].seen(draw.randrange(60))
     sleeper = cluster.workers[victim]

@@ -32,8 +32,8 @@ class Follower:
         self.frames: list[Frame] = []
         self.breaks = 0
         self.refused = 0
-        # Whether the turn was not known any more.
-        self.is_gone = False
+        # When it was told that there is no such turn.
+        self.gone_at: float | None = None
         self.ended_at: float | None = None
         # What it does, for whoever wants to know why it hangs.
         self.doing = ""
@@ -49,7 +49,7 @@ class Follower:
 
     async def run(self) -> None:
         port = next(self._ports)
-        while self.ended_at is None and not self.is_gone:
+        while self.ended_at is None and self.gone_at is None:
             try:
                 await self._read(port)
             except httpx.TransportError:
@@ -61,7 +61,7 @@ class Follower:
 
     async def seen(self, count: int) -> None:
         """Wait until so many frames have come, or the turn has ended."""
-        while len(self.frames) < count and self.ended_at is None and not self.is_gone:
+        while len(self.frames) < count and self.ended_at is None and self.gone_at is None:
             self._came.clear()
             await self._came.wait()
 
@@ -71,7 +71,7 @@ class Follower:
         async with self._http.stream("GET", url, params={"after": self.after}) as response:
             self.doing = f"{response.status_code} of {port} after {self.after}"
             if response.status_code == 204:
-                self.is_gone = True
+                self.gone_at = time.monotonic()
             elif response.status_code == 200:
                 async for event in _events(response):
                     self._take(event)

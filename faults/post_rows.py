@@ -45,7 +45,8 @@ async def _send_both(stage: Stage, pair: tuple[Script, Script]) -> list[tuple[Ru
 
 async def _play(stage: Stage, count: int, wanted: list[int]) -> tuple[Batch, list[list[Run]]]:
     batch, chats, problems = Batch(faults=count, runs=count), list[list[Run]](), list[str]()
-    texts = scripts(stage.draw, 2 * count, pieces=60)
+    # Long enough for the other to come while it runs, also on a slow machine.
+    texts = scripts(stage.draw, 2 * count, pieces=60, lasts=2.0)
     for pair in zip(texts[::2], texts[1::2], strict=True):
         sent = await _send_both(stage, pair)
         if sorted(status for _, status in sent) != wanted:

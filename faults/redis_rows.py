@@ -27,7 +27,8 @@ async def _prepare(cluster: Cluster, *, aof: bool) -> None:
 async def _begin(stage: Stage, count: int) -> None:
     """Turns on both workers, and some of them past the first chunks."""
     for script in scripts(stage.draw, count, pieces=200, gap=0.01):
-        await stage.begin(script, stage.cluster.balancer.port, Expected.of("finish", whole=True))
+        expected = Expected.of("finish", whole=True, forgets=True)
+        await stage.begin(script, stage.cluster.balancer.port, expected)
     await stage.draw.choice(stage.runs).followers[0].seen(stage.draw.randrange(40))
 
 

@@ -117,6 +117,9 @@ def _told_twice(notes: list[Note]) -> list[str]:
     return [f"on_end was told twice of {subject}" for subject in {*ended} if ended.count(subject) > 1]
 
 
-def scripts(draw: random.Random, count: int, *, pieces: int, gap: float = 0.01) -> list[Script]:
+def scripts(draw: random.Random, count: int, *, pieces: int, gap: float = 0.01, lasts: float = 0.0) -> list[Script]:
     """So many different answers of about that length."""
-    return [Script(seed=draw.randrange(2**31), pieces=draw.randint(pieces // 2, pieces), gap=gap) for _ in range(count)]
+    return [
+        Script(seed=draw.randrange(2**31), pieces=draw.randint(pieces // 2, pieces), gap=gap, lasts=lasts)
+        for _ in range(count)
+    ]

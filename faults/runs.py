@@ -29,10 +29,12 @@ class Expected(Struct, frozen=True):
 
     ends: frozenset[str]
     whole: bool = False
+    # Whether Redis may forget a turn that has ended, so that who comes later has its message only.
+    forgets: bool = False
 
     @classmethod
-    def of(cls, *ends: str, whole: bool = False) -> Self:
-        return cls(frozenset(ends), whole)
+    def of(cls, *ends: str, whole: bool = False, forgets: bool = False) -> Self:
+        return cls(frozenset(ends), whole, forgets)
 
 
 class Shown(Struct, frozen=True):
@@ -54,8 +56,8 @@ class Record(Struct, kw_only=True):
     # What each raw reader read, over all of its connections, and when it saw the end.
     read: list[list[Frame]]
     ends: list[float | None]
-    # Whether it was told that there is no such turn, and what it did last.
-    gone: list[bool]
+    # When it was told that there is no such turn, and what it did last.
+    gone: list[float | None]
     doing: list[str]
     # The log and the messages as each worker has them in the end.
     logs: list[list[bytes] | None]
@@ -179,7 +181,7 @@ class Run:
             expected=self.expected,
             read=[follower.frames for follower in self.followers],
             ends=[follower.ended_at for follower in self.followers],
-            gone=[follower.is_gone for follower in self.followers],
+            gone=[follower.gone_at for follower in self.followers],
             doing=[f"{follower.doing}, {follower.breaks}, {follower.refused}" for follower in self.followers],
             logs=[await follow_once(self.stage.http, self.chat, self.turn, port) for port in ports],
             kept=[await self.messages(port) for port in ports],

@@ -24,13 +24,17 @@ __all__ = ["Note", "Notes", "Script", "Speaker"]
 
 
 class Script(Struct, frozen=True):
-    """What the agent is to do: wait for `hold` seconds, then say `pieces`, `gap` seconds apart on average."""
+    """What the agent is to do: wait for `hold` seconds, then say `pieces`, `gap` seconds apart on average.
+
+    Then it waits for `lasts` seconds: an answer that is to be cut off does not end by itself on a slow machine.
+    """
 
     seed: int
     pieces: int = 40
     gap: float = 0.01
     hold: float = 0.0
     size: int = 0
+    lasts: float = 0.0
 
     @property
     def last(self) -> str:
@@ -96,6 +100,7 @@ async def _said(script: Script) -> AsyncGenerator[PlainEvent, None]:
         for event in _piece(draw, script, number):
             yield event
         await asyncio.sleep(draw.uniform(0, 2 * script.gap))
+    await asyncio.sleep(script.lasts)
     yield script.last
 
 

@@ -1,10 +1,12 @@
 """Judges the records of a run, offline: what must hold of every turn, whatever happened to it."""
 
+import math
 from collections import Counter
 from typing import Any, Final
 
 import msgspec
 
+from followers import Frame
 from pages import known_to
 from runs import Record, Shown
 from same_json import as_json, strict
@@ -36,11 +38,11 @@ def start_of(record: Record) -> str:
 
 
 def _found(record: Record, notes: list[Note]) -> list[str]:
-    if any(record.gone):
+    if _was_denied(record):
         return [f"a reader was told that there is no such turn: {[len(read) for read in record.read]} frames"]
-    if None in record.ends:
+    if any(end is None and gone is None for end, gone in zip(record.ends, record.gone, strict=True)):
         return [f"hung: {[len(read) for read in record.read]} frames, {record.ends}, {record.doing}"]
-    log = [frame.event for frame in record.read[0]]
+    log = [frame.event for frame in next(read for read, end in zip(record.read, record.ends, strict=True) if end)]
     found = _sequence(record, log)
     if found:
         return found
@@ -53,9 +55,18 @@ def _found(record: Record, notes: list[Note]) -> list[str]:
     return found or [*_message(record, log), *_once(record, log, notes)]
 
 
+def _was_denied(record: Record) -> bool:
+    """Whether a reader was told that there is no such turn: right only after an end that Redis has forgotten."""
+    over = min((end for end in record.ends if end is not None), default=math.inf)
+    return any(gone is not None and (not record.expected.forgets or gone < over) for gone in record.gone)
+
+
 def _sequence(record: Record, log: list[bytes]) -> list[str]:
     found = list[str]()
     for number, read in enumerate(record.read):
+        if record.gone[number] is not None:
+            # It has a part, and the rest in the message.
+            read = [*read, *(Frame(at, event, 0.0) for at, event in enumerate(log, 1) if at > len(read))]
         indices = [frame.index for frame in read]
         if indices != list(range(1, len(log) + 1)):
             found.append(f"reader {number} has gaps or doubles: {_short(indices)} of {len(log)}")

@@ -29,8 +29,10 @@ _INTERRUPTED: Final = "The answer was interrupted."
 _PAGE: Final = 16
 # For so many leases the readers of a worker are counted that gives no sign of life.
 _LIFE: Final = 1.2
-# For so many leases a copy waits for a turn that Redis has forgotten.
+# For so many leases, and more than so many looks, a copy waits for a turn that Redis has forgotten: time passes also
+# while Redis is away, and then nobody can give the turn back.
 _FORGOTTEN: Final = 2.0
+_LOOKS: Final = 4
 
 
 class CopyHost(Protocol):
@@ -79,6 +81,7 @@ class Copy:
         self._filling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._missing_since: float | None = None
+        self._missing_looks = 0
         self._is_counting = False
         self._is_listening = False
         self._is_over = False
@@ -207,6 +210,8 @@ class Copy:
             self._add(last - len(frames), last, frames)
 
     def _hear(self, message: bytes) -> None:
+        # Whoever says something about the turn knows it.
+        self._missing_since = None
         words, _, data = message.partition(b"\n")
         match words.split():
             case [b"more", after, last]:
@@ -259,8 +264,10 @@ class Copy:
     def _forgotten(self) -> None:
         now = self._loop.time()
         if self._missing_since is None:
-            self._missing_since = now
-        elif now - self._missing_since >= _FORGOTTEN * self._host.settings.lease - 0.1:
+            self._missing_since, self._missing_looks = now, 0
+        self._missing_looks += 1
+        is_late = now - self._missing_since >= _FORGOTTEN * self._host.settings.lease - 0.1
+        if is_late and self._missing_looks > _LOOKS:
             self._fail()
 
     def _watch(self) -> None:

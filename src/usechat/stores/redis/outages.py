@@ -1,9 +1,15 @@
 """What is not to be believed of a Redis that was away a moment ago, or has forgotten everything."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
+
+from usechat.stores.redis.keys import Keys
+from usechat.stores.redis.line import Line
+from usechat.stores.redis.settings import Settings
+from usechat.stores.redis.steps import MARK
 
 __all__ = ["GIVEN_BACK", "Outages"]
 
@@ -13,18 +19,26 @@ _AGAIN: Final = 0.1
 _T = TypeVar("_T")
 
 
+class OutageHost(Protocol):
+    """The store of this process, as its outages see it."""
+
+    keys: Keys
+    settings: Settings
+
+    @property
+    def line(self) -> Line: ...
+
+
 class Outages:
     """When Redis was away for the last time, as this process saw it.
 
     A turn that Redis does not know may have an owner who gives it back at once. And a lease that has ended says nothing
-    until owners had the time of one lease to renew theirs, also at the beginning. `mark` gives what Redis was marked
-    with: another mark says that it was emptied, of which all workers hear when somebody notices it.
+    until owners had the time of one lease to renew theirs, also at the beginning. Redis is marked by whoever came first
+    since it was empty: another mark says that it was emptied, of which all workers hear when somebody notices it.
     """
 
-    def __init__(self, lease: float, patience: float, mark: Callable[[float | None], Awaitable[bytes]]) -> None:
-        self._lease = lease
-        self._patience = patience
-        self._mark = mark
+    def __init__(self, host: OutageHost) -> None:
+        self._host = host
         self._marked = b""
         self._since = time.monotonic()
         self._given_back = 0.0
@@ -37,7 +51,7 @@ class Outages:
     @property
     def leases_count(self) -> bool:
         """Whether an owner whose lease has ended is gone."""
-        return time.monotonic() - self._since >= self._lease
+        return time.monotonic() - self._since >= self._host.settings.lease
 
     @property
     def left(self) -> float:
@@ -59,6 +73,10 @@ class Outages:
         return answer
 
     async def _check_mark(self) -> None:
-        known, self._marked = self._marked, await self._mark(self._patience)
+        known, self._marked = self._marked, await self._mark(self._host.settings.patience)
         if known not in (b"", self._marked):
             self.noted()
+
+    async def _mark(self, within: float | None) -> bytes:
+        keys, mark = self._host.keys, secrets.token_hex(8).encode()
+        return await self._host.line.call(MARK, 1, keys.mark, mark, keys.workers, within=within)

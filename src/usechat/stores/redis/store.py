@@ -23,7 +23,7 @@ from usechat.stores.redis.line import Line, NoMeter
 from usechat.stores.redis.looks import Look, head_of
 from usechat.stores.redis.outages import GIVEN_BACK, Outages
 from usechat.stores.redis.settings import Settings, milliseconds
-from usechat.stores.redis.steps import CLAIM, MARK, NOTE, PROBE, STOP, Step
+from usechat.stores.redis.steps import CLAIM, NOTE, PROBE, STOP, Step
 from usechat.stores.redis.taking import TakeOver
 from usechat.stores.redis.waiting import when
 
@@ -266,10 +266,7 @@ class RedisTurnStore:
     def away_changed(self) -> None:
         self._served.outages.noted()
         for claim in tuple(self.claims.values()):
-            if self.line.is_away:
-                claim.count_remote(None)
-            else:
-                claim.check()
+            claim.count_remote(None) if self.line.is_away else claim.check()
 
     def heard_again(self) -> None:
         self._served.outages.noted()
@@ -288,11 +285,6 @@ class RedisTurnStore:
 
     async def _call(self, *command: bytes | Step | int) -> Reply:
         return await self.line.call(*command, within=self.settings.patience)
-
-    async def mark(self, within: float | None) -> bytes:
-        """What this Redis was marked with, by whoever came first since it was empty; all workers hear of that."""
-        mark = secrets.token_hex(8).encode()
-        return await self.line.call(MARK, 1, self.keys.mark, mark, self.keys.workers, within=within)
 
     async def _back(self) -> None:
         """Wait until Redis is back, and owners have given back what it forgot."""
@@ -342,9 +334,8 @@ class _Served:
     """What a store has while it is served."""
 
     def __init__(self, store: RedisTurnStore, url: str, lost: Lost) -> None:
-        lease = store.settings.lease
-        self.connections = Connections(url, lease, lambda: store.meter, store)
-        self.outages = Outages(lease, store.settings.patience, store.mark)
+        self.connections = Connections(url, store.settings.lease, lambda: store.meter, store)
+        self.outages = Outages(store)
         self.taking = TakeOver(store, lost, self.outages)
 
 
