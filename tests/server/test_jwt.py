@@ -59,7 +59,7 @@ NOW = int(time.time())
         pytest.param(signed(claims(exp=NOW - 60)), id="expired"),
         pytest.param(signed(claims(exp=None)), id="never expires"),
         pytest.param(signed(claims(exp="soon")), id="expires at no number"),
-        pytest.param(signed(claims(nbf=NOW + 600)), id="not yet valid"),
+        pytest.param(signed(claims(nbf=NOW + 86_400)), id="not yet valid"),
         pytest.param(signed(claims(aud="other")), id="another audience"),
         pytest.param(signed(claims(aud=None)), id="no audience"),
         pytest.param(signed(claims(iss="https://evil.example")), id="another issuer"),

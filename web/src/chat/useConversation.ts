@@ -9,6 +9,7 @@ import type { MessageActions } from "./Message.tsx";
 
 // At most so often is the page drawn while an answer comes, in milliseconds.
 const FRAME = 50;
+const ENDS = ["finish", "abort", "error"];
 
 export interface TransientData {
   name: string;
@@ -109,11 +110,20 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
     files.forEach((file) => list.items.add(file));
     void chat.sendMessage(files.length > 0 ? { text, files: list.files } : { text });
   };
-  const retry = () => {
+  const retry = async () => {
+    const turn = recorder.latest(id);
+    // Without an end the connection was lost, and the answer may be there.
+    const isCut = connection.agent.keeps && turn?.id !== undefined && !ENDS.some((end) => turn.types.has(end));
     chat.clearError();
-    void chat.regenerate();
+    if (isCut) {
+      const messages = await transport.messages(id).catch(() => []);
+      if (messages.length > 0) chat.setMessages(messages);
+      await chat.resumeStream();
+      if (messages.at(-1)?.role !== "user" || opened.chat.status !== "ready" || opened.chat.lastMessage?.role !== "user") return;
+    }
+    await chat.regenerate();
   };
-  return { ...chat, running, transient, isStopped, actions, stop, send, retry };
+  return { ...chat, running, transient, isStopped, actions, stop, send, retry: () => void retry() };
 }
 
 /** Does what was done when the recording was made: asks, goes on, or reads on. */
