@@ -159,3 +159,25 @@ async def test_a_store_that_cannot_be_is_refused_in_one_sentence(url: str, secre
 async def test_a_store_that_is_not_served_says_so() -> None:
     with pytest.raises(RuntimeError, match=re.escape("enter chats.serve() in the lifespan")):
         await open_store("redis://localhost", secret=SECRET).live("chat")
+
+
+async def test_whoever_joins_other_readers_of_a_copy_finds_all_that_redis_has_although_the_copy_has_missed_it(
+    redis_server: RedisServer,
+) -> None:
+    url = redis_server.url.replace("redis://", "redis://deaf:@")
+    with redis_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "deaf", "reset", "on", "nopass", "~*", "&*", "+@all")
+        async with worker(redis_server) as a, worker(redis_server, url=url) as b:
+            claim, _ = await opened(a)
+            claim.append(frames("1"))
+            await sent(claim)
+            first = await b.store.follow(claim.head)
+            assert first is not None
+            # It keeps its other connections, and cannot subscribe again.
+            client.execute_command("ACL", "SETUSER", "deaf", "off")
+            client.execute_command("CLIENT", "KILL", "USER", "deaf", "TYPE", "pubsub")
+            claim.append(frames("2", "3"))
+            await sent(claim)
+            second = await b.store.follow(claim.head)
+            assert second is not None
+            assert (second.log is first.log, second.log.end) == (True, 3)

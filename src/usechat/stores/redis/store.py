@@ -140,8 +140,8 @@ class RedisTurnStore:
             await claim.moved()
         if claim is not None:
             return claim.reader()
-        is_there = await self._served.outages.ask(partial(self._opened, head))
-        return None if is_there is None else await self._copied(head)
+        state = await self._served.outages.ask(partial(self._opened, head))
+        return None if state is None else await self._copied(head, state)
 
     async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
         mine = self.claims.get(head.turn)
@@ -322,7 +322,7 @@ class RedisTurnStore:
         state = await when(self, head, lambda state: state.phase != "claimed")
         return state if state.phase else None
 
-    async def _copied(self, head: TurnHead) -> Reader:
+    async def _copied(self, head: TurnHead, state: Look) -> Reader:
         copy = self.copies.get(head.turn)
         if copy is None:
             if sum(other.log.size for other in self.copies.values()) > self.settings.most_copied:
@@ -332,6 +332,8 @@ class RedisTurnStore:
         reader = copy.reader()
         try:
             await copy.loaded()
+            # One that others follow may be behind what whoever comes has read elsewhere.
+            await copy.reach(state)
         except BaseException:
             reader.leave()
             raise
