@@ -1,7 +1,7 @@
 """The chats of one agent: who may begin, resume and stop a turn in which of them."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final
@@ -216,6 +216,10 @@ class Chats:
         reader.leave()
         return None
 
+    async def are_spent(self, head: TurnHead, ids: Sequence[str]) -> bool:
+        """Whether one of the ids was used in the chat before."""
+        return bool(ids) and await self._store.are_spent(head.chat, ids)
+
     def opened(self, head: TurnHead, came: Request, arrived: float, log: TurnLog) -> Span:
         """A turn begins, of a request that arrived then; its agent is to work inside of the span."""
         return self._begun.opened(head, self.history.names(head), came.headers, arrived, log)
@@ -273,6 +277,9 @@ class ChatOpening:
 
     async def check(self, running: TurnHead) -> None:
         admission = await self._chats.history.admit(self._request, self.head.owner, running.message_id)
+        if await self._chats.are_spent(self.head, admission.spends):
+            # To begin would be refused as well, but the turn that runs would have been stopped for it.
+            raise RequestError("This approval was answered before.", status=409)
         self._edits = self._request.message_id is not None or admission.keep < admission.after.length
         # An answer without a single part is not stored, and can be written again all the same.
         self._writing = running.message_id if self.regenerates is not None else None
@@ -294,9 +301,7 @@ class ChatOpening:
         writer = self._chats.history.writer(
             self.head, admission.continues, client=settings.client, value_limit=settings.value_limit
         )
-        # Where the server keeps the messages, its own history says which approvals are open.
-        spends = () if admission.messages is None else admission.approval_ids
-        return Prepared(writer, admission.continues, spends)
+        return Prepared(writer, admission.continues, admission.spends)
 
     def opened(self, log: TurnLog) -> None:
         self._span = self._chats.opened(self.head, self._came, self._arrived, log)

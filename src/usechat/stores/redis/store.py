@@ -112,7 +112,9 @@ class RedisTurnStore:
             except StoreAwayError:
                 await asyncio.sleep(_AGAIN)
         if reply[0] == b"RUNNING":
-            raise TurnRunningError(head_of(reply[1]), is_sealed=reply[2] == b"sealed")
+            raise TurnRunningError(
+                head_of(reply[1]), is_claimed=reply[2] == b"claimed", is_sealed=reply[2] == b"sealed"
+            )
         claim = self.claims[head.turn] = RedisClaim(self, head, int(reply[1]))
         self.leases.add(claim, asked)
         return claim
@@ -166,6 +168,18 @@ class RedisTurnStore:
         turns: list[bytes] = await self._call(b"ZRANGE", key + b":t", b"0", b"-1")
         names = [name for turn in turns for name in (key + b":" + turn, key + b":" + turn + b":l")]
         await self._call(b"DEL", key + b":t", *names)
+
+    async def opened(self, head: TurnHead, within: float) -> bool:
+        try:
+            async with asyncio.timeout(within):
+                await self._opened(head)
+        except TimeoutError:
+            return False
+        return True
+
+    async def are_spent(self, chat: str, ids: Sequence[str]) -> bool:
+        key = self.keys.chat(chat) + b":s"
+        return any([await self._call(b"SISMEMBER", key, self.keys.spent_id(id_)) for id_ in ids])
 
     async def freed(self, head: TurnHead) -> None:
         await when(self, head, lambda state: not state.is_held)
