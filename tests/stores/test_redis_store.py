@@ -230,3 +230,9 @@ async def test_a_turn_whose_end_redis_refuses_for_long_is_given_up_and_keeps_nob
             async with asyncio.timeout(SECONDS):
                 assert not await claim.seal(frames("3"), "done")
             assert producer.fences == 1
+
+
+@pytest.mark.parametrize("lease", [0.0, -1.0, float("nan"), float("inf"), 86_401.0])
+def test_a_lease_that_no_turn_could_have_is_refused(lease: float) -> None:
+    with pytest.raises(ValueError, match=r"^The lease of turns must be a number of seconds up to a day, and is "):
+        open_store("redis://localhost", secret=SECRET, lease=lease)

@@ -45,7 +45,7 @@ class RedisTurnStore:
     seconds. A call waits for `patience` seconds for a Redis that is away.
 
     Raises:
-        ValueError: it is not the URL of a Redis, or the secret is missing or too short.
+        ValueError: it is not the URL of a Redis, the secret is missing or too short, or the lease is none.
     """
 
     def __init__(
@@ -63,6 +63,8 @@ class RedisTurnStore:
         scope: str = "",
     ) -> None:
         check_url(url)
+        if not 0 < lease <= _DAY:
+            raise ValueError(f"The lease of turns must be a number of seconds up to a day, and is {lease}.")
         self._url = url
         self.keys = Keys(secret, prefix, scope)
         self.worker = secrets.token_hex(8).encode()
