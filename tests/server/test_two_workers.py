@@ -131,7 +131,7 @@ async def test_while_redis_is_away_new_turns_get_503_and_readyz_says_so(server: 
 
 
 def test_an_app_whose_workers_would_not_see_each_others_chats_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    create_app(lambda chat: chat.text, store="redis://localhost", approval_secret="s" * 32)
+    create_app(agent, store="redis://localhost", approval_secret="s" * 32)
     assert [record.getMessage() for record in caplog.records] == [
         "turns are shared, but chats are kept in memory, which other workers do not see: give a history"
     ]
