@@ -1,7 +1,7 @@
 """The chats of one agent: who may begin, resume and stop a turn in which of them."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final
@@ -57,6 +57,7 @@ class Chats:
             self.agent.unused = self.unused
         self._begun = BegunTurns(metrics)
         self._store = store
+        self.are_spent = store.are_spent
         self._turns = Turns(
             store,
             history,
@@ -216,10 +217,6 @@ class Chats:
         reader.leave()
         return None
 
-    async def are_spent(self, head: TurnHead, ids: Sequence[str]) -> bool:
-        """Whether one of the ids was used in the chat before."""
-        return bool(ids) and await self._store.are_spent(head.chat, ids)
-
     def opened(self, head: TurnHead, came: Request, arrived: float, log: TurnLog) -> Span:
         """A turn begins, of a request that arrived then; its agent is to work inside of the span."""
         return self._begun.opened(head, self.history.names(head), came.headers, arrived, log)
@@ -277,7 +274,7 @@ class ChatOpening:
 
     async def check(self, running: TurnHead) -> None:
         admission = await self._chats.history.admit(self._request, self.head.owner, running.message_id)
-        if await self._chats.are_spent(self.head, admission.spends):
+        if admission.spends and await self._chats.are_spent(self.head.chat, admission.spends):
             # To begin would be refused as well, but the turn that runs would have been stopped for it.
             raise RequestError("This approval was answered before.", status=409)
         self._edits = self._request.message_id is not None or admission.keep < admission.after.length
