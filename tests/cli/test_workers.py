@@ -2,12 +2,14 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from loopback import ABORTED, SECONDS, USECHAT, Process, running
 from redis_server import SECRET, RedisServer
@@ -101,3 +103,54 @@ def test_workers_end_with_their_parent(redis_server: RedisServer, tmp_path: Path
         workers = children(process.pid)
         process.send(signal.SIGKILL)
         until(lambda: not any(map(is_there, workers)))
+
+
+STARTING = """
+import os
+import signal
+import socket
+import sys
+import time
+from multiprocessing.connection import wait
+
+from usechat.cli.workers import run_workers
+
+waits = 0
+
+
+class Work:
+    # It is pickled by whoever starts a worker, so that the signal comes in the middle of that.
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Work, ()
+
+    def __call__(self, listener):
+        time.sleep(3600)
+
+
+def work_slowly(listener):
+    signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), os._exit(0)))
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(3600)
+
+
+def count_waits(frame, event, _):
+    global waits
+    waits += event == "call" and frame.f_code is wait.__code__
+
+
+if __name__ == "__main__":
+    sys.setprofile(count_waits)
+    run_workers(2, Work() if sys.argv[1] == "early" else work_slowly, socket.create_server(("127.0.0.1", 0)))
+    # A process whose end has begun is not always over yet, so that it is looked at some times.
+    print("over", waits < 2_000, flush=True)
+"""
+
+
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_signal_ends_workers_that_are_being_started_and_the_parent_waits_for_them_without_spinning(
+    tmp_path: Path, when: str
+) -> None:
+    (tmp_path / "starting.py").write_text(STARTING, "utf-8")
+    with running([sys.executable, "starting.py", when], tmp_path) as process:
+        assert process.first_line() == "over True\n"

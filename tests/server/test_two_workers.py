@@ -12,7 +12,7 @@ import pytest
 
 from loopback import SECONDS, serving_here
 from redis_server import SECRET, RedisServer
-from usechat import Chat, ChatSettings, create_app
+from usechat import Chat, ChatSettings, ToolCall, ToolResult, create_app
 from usechat.server.chat_settings import Conflict
 
 pytestmark = pytest.mark.anyio
@@ -41,13 +41,20 @@ class Two:
 
 
 @asynccontextmanager
-async def two(server: RedisServer, folder: Path, conflict: Conflict = "replace") -> AsyncGenerator[Two, None]:
+async def two(
+    server: RedisServer,
+    folder: Path,
+    conflict: Conflict = "replace",
+    *,
+    served: object = agent,
+    history: str | None = None,
+) -> AsyncGenerator[Two, None]:
     apps = [
         create_app(
-            agent,
+            served,
             store=server.url,
             approval_secret=SECRET,
-            history=f"sqlite:///{folder}/chats.db",
+            history=history or f"sqlite:///{folder}/chats.db",
             settings=ChatSettings(conflict=conflict),
             grace=None,
         )
@@ -128,3 +135,36 @@ def test_an_app_whose_workers_would_not_see_each_others_chats_says_so(caplog: py
     assert [record.getMessage() for record in caplog.records] == [
         "turns are shared, but chats are kept in memory, which other workers do not see: give a history"
     ]
+
+
+async def cleaner(chat: Chat) -> AsyncIterator[str | ToolCall | ToolResult]:
+    if not chat.approvals:
+        yield ToolCall("call", "rm", {"file": "a"})
+        chat.write.approval_request("call", approval_id="p")
+    for approval in chat.approvals:
+        yield "Deleting. "
+        await asyncio.sleep(0.2)
+        yield ToolResult(approval.call_id, "deleted")
+
+
+@pytest.mark.parametrize("history", ["client", None])
+async def test_an_approval_that_is_answered_on_both_workers_is_carried_out_by_one_which_nobody_stops(
+    server: RedisServer, tmp_path: Path, history: str | None
+) -> None:
+    async with two(server, tmp_path, served=cleaner, history=history) as workers:
+        question = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Clean up."}]}
+        asked = await workers.a.post("/api/chat", json={"id": "1", "messages": [question]})
+        chunks = [json.loads(line[6:]) for line in asked.text.splitlines() if line.startswith("data: {")]
+        ids = {name: value for chunk in chunks for name, value in chunk.items() if name in ("messageId", "approvalId")}
+        approval = {"id": ids["approvalId"], "approved": True}
+        call: dict[str, Any] = {"type": "tool-rm", "toolCallId": "call", "input": {"file": "a"}}
+        call |= {"state": "approval-responded", "approval": approval}
+        answer = {"id": ids["messageId"], "role": "assistant", "parts": [{"type": "step-start"}, call]}
+        answers = [
+            client.post("/api/chat", json={"id": "1", "messages": [question, answer]})
+            for client in (workers.a, workers.b) * 3
+        ]
+        responses = await asyncio.gather(*answers)
+        ends = [response.text.split("data: ")[-2].strip() for response in responses if response.is_success]
+        assert ends == ['{"type":"finish","finishReason":"stop"}']
+        assert [response.status_code for response in responses].count(409) == 5

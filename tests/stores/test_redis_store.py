@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from loopback import SECONDS
 from redis_server import SECRET, RedisServer
 from stores.contract import Producer
 from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
@@ -159,3 +160,79 @@ async def test_a_store_that_cannot_be_is_refused_in_one_sentence(url: str, secre
 async def test_a_store_that_is_not_served_says_so() -> None:
     with pytest.raises(RuntimeError, match=re.escape("enter chats.serve() in the lifespan")):
         await open_store("redis://localhost", secret=SECRET).live("chat")
+
+
+async def test_whoever_joins_other_readers_of_a_copy_finds_all_that_redis_has_although_the_copy_has_missed_it(
+    redis_server: RedisServer,
+) -> None:
+    url = redis_server.url.replace("redis://", "redis://deaf:@")
+    with redis_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "deaf", "reset", "on", "nopass", "~*", "&*", "+@all")
+        async with worker(redis_server) as a, worker(redis_server, url=url) as b:
+            claim, _ = await opened(a)
+            claim.append(frames("1"))
+            await sent(claim)
+            first = await b.store.follow(claim.head)
+            assert first is not None
+            # It keeps its other connections, and cannot subscribe again.
+            client.execute_command("ACL", "SETUSER", "deaf", "off")
+            client.execute_command("CLIENT", "KILL", "USER", "deaf", "TYPE", "pubsub")
+            claim.append(frames("2", "3"))
+            await sent(claim)
+            second = await b.store.follow(claim.head)
+            assert second is not None
+            assert (second.log is first.log, second.log.end) == (True, 3)
+
+
+async def test_a_turn_whose_end_redis_refuses_for_a_while_ends_all_the_same(redis_server: RedisServer) -> None:
+    url = redis_server.url.replace("redis://", "redis://refused:@")
+    with redis_server.client() as client:
+
+        def allow(*rules: str) -> None:
+            client.execute_command("ACL", "SETUSER", "refused", *rules)
+
+        def is_refused() -> bool:
+            return any(entry["username"] == "refused" and entry["object"] in rules for entry in client.acl_log())
+
+        rules = ("hset", "zadd")
+        allow("reset", "on", "nopass", "~*", "&*", "+@all")
+        async with worker(redis_server, url=url) as a:
+            claim, producer = await opened(a)
+            here = claim.reader()
+            claim.append(frames("1"))
+            await sent(claim)
+            for rule, end in zip(rules, (claim.seal(frames("2"), "done"), claim.release()), strict=True):
+                client.execute_command("ACL", "LOG", "RESET")
+                allow(f"-{rule}")
+                ending = asyncio.ensure_future(end)
+                await until(is_refused)
+                allow(f"+{rule}")
+                await ending
+            assert await read_all(here) == frames("1", "2")
+            assert (producer.fences, await a.store.live(claim.head.chat)) == (0, None)
+
+
+@pytest.mark.parametrize("unsent", [[], frames("2")])
+async def test_a_turn_whose_end_redis_refuses_for_long_is_given_up_and_keeps_nobody_waiting(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, unsent: list[bytes]
+) -> None:
+    for module in ("claim", "appends"):
+        monkeypatch.setattr(f"usechat.stores.redis.{module}.REFUSED_FOR", 0.0)
+    url = redis_server.url.replace("redis://", "redis://refused:@")
+    with redis_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "refused", "reset", "on", "nopass", "~*", "&*", "+@all")
+        async with worker(redis_server, url=url) as a:
+            claim, producer = await opened(a)
+            claim.append(frames("1"))
+            await sent(claim)
+            client.execute_command("ACL", "SETUSER", "refused", "-hset", "-xadd")
+            claim.append(unsent)
+            async with asyncio.timeout(SECONDS):
+                assert not await claim.seal(frames("3"), "done")
+            assert producer.fences == 1
+
+
+@pytest.mark.parametrize("lease", [0.0, -1.0, float("nan"), float("inf"), 86_401.0])
+def test_a_lease_that_no_turn_could_have_is_refused(lease: float) -> None:
+    with pytest.raises(ValueError, match=r"^The lease of turns must be a number of seconds up to a day, and is "):
+        open_store("redis://localhost", secret=SECRET, lease=lease)

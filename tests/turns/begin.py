@@ -151,6 +151,12 @@ class FarStore:
     async def forget(self, chat: str) -> None:
         await _far(partial(self._inner.forget, chat))
 
+    async def opened(self, head: TurnHead, within: float) -> bool:
+        return await _far(partial(self._inner.opened, head, within))
+
+    async def are_spent(self, chat: str, ids: Sequence[str]) -> bool:
+        return await _far(partial(self._inner.are_spent, chat, ids))
+
     async def freed(self, head: TurnHead) -> None:
         await _far(partial(self._inner.freed, head))
 

@@ -24,6 +24,7 @@ _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
 # One that has lived for so long was started well.
 _WELL: Final = 10.0
+_WAKES: Final = 64
 
 
 def run_workers(count: int, work: Work, listener: socket.socket) -> None:
@@ -46,9 +47,12 @@ class _Workers:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         for _ in range(self._count):
-            self._start()
+            if not self._signal:
+                self._start()
         while self._processes:
-            wait([*(process.sentinel for process in self._processes), self._wake_read])
+            if self._wake_read in wait([*(process.sentinel for process in self._processes), self._wake_read]):
+                # Else it would wake us again and again until the last worker has ended.
+                os.read(self._wake_read, _WAKES)
             for process in [process for process in self._processes if not process.is_alive()]:
                 self._ended(process)
 
@@ -56,6 +60,9 @@ class _Workers:
         process = self._context.Process(target=_run, args=(self._work, self._listener))
         process.start()
         self._processes[process] = time.monotonic()
+        if self._signal and process.pid is not None:
+            # It came while the process was started, which nobody could tell yet.
+            os.kill(process.pid, self._signal)
 
     def _ended(self, process: SpawnProcess) -> None:
         lived = time.monotonic() - self._processes.pop(process)

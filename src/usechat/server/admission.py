@@ -43,6 +43,11 @@ class Admission(Struct, frozen=True):
     approval_ids: list[str] = []
     messages: list[UIMessage] | None = None
 
+    @property
+    def spends(self) -> Sequence[str]:
+        """The ids that may be used once: where the server keeps the messages, they say which approvals are open."""
+        return () if self.messages is None else self.approval_ids
+
 
 def admit(request: ChatRequest, stored: StoredMessages, *, writing: str | None = None) -> Admission:
     """Bring the request and the stored messages together, reading no more of them than the request is about.

@@ -57,6 +57,7 @@ class Chats:
             self.agent.unused = self.unused
         self._begun = BegunTurns(metrics)
         self._store = store
+        self.are_spent = store.are_spent
         self._turns = Turns(
             store,
             history,
@@ -273,6 +274,9 @@ class ChatOpening:
 
     async def check(self, running: TurnHead) -> None:
         admission = await self._chats.history.admit(self._request, self.head.owner, running.message_id)
+        if admission.spends and await self._chats.are_spent(self.head.chat, admission.spends):
+            # To begin would be refused as well, but the turn that runs would have been stopped for it.
+            raise RequestError("This approval was answered before.", status=409)
         self._edits = self._request.message_id is not None or admission.keep < admission.after.length
         # An answer without a single part is not stored, and can be written again all the same.
         self._writing = running.message_id if self.regenerates is not None else None
@@ -294,9 +298,7 @@ class ChatOpening:
         writer = self._chats.history.writer(
             self.head, admission.continues, client=settings.client, value_limit=settings.value_limit
         )
-        # Where the server keeps the messages, its own history says which approvals are open.
-        spends = () if admission.messages is None else admission.approval_ids
-        return Prepared(writer, admission.continues, spends)
+        return Prepared(writer, admission.continues, admission.spends)
 
     def opened(self, log: TurnLog) -> None:
         self._span = self._chats.opened(self.head, self._came, self._arrived, log)

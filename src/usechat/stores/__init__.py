@@ -49,11 +49,15 @@ class TurnHead(Struct, frozen=True):
 
 
 class TurnRunningError(UsechatError):
-    """Another turn has the chat: `head`. If it `is_sealed`, it has said all and is only being stored."""
+    """Another turn has the chat: `head`.
 
-    def __init__(self, head: TurnHead, *, is_sealed: bool = False) -> None:
+    If it `is_claimed`, it is not open yet; if it `is_sealed`, it has said all and is only being stored.
+    """
+
+    def __init__(self, head: TurnHead, *, is_claimed: bool = False, is_sealed: bool = False) -> None:
         super().__init__("Another turn runs in this chat.")
         self.head = head
+        self.is_claimed = is_claimed
         self.is_sealed = is_sealed
 
 
@@ -183,6 +187,14 @@ class TurnStore(Protocol):
 
     async def forget(self, chat: str) -> None:
         """Drop the logs of the turns that have ended in the chat."""
+        ...
+
+    async def opened(self, head: TurnHead, within: float) -> bool:
+        """Wait until the turn is open, or has left its chat; False if it is neither in so many seconds."""
+        ...
+
+    async def are_spent(self, chat: str, ids: Sequence[str]) -> bool:
+        """Whether one of the ids was used by a turn of the chat."""
         ...
 
     async def freed(self, head: TurnHead) -> None:

@@ -43,7 +43,7 @@ class MemoryTurnStore:
         if claim is None:
             claim = self._claims[head.chat] = _Claim(self, head, next(self._epochs))
         elif claim.head.turn != head.turn or claim.phase != "claimed":
-            raise TurnRunningError(claim.head, is_sealed=claim.phase == "sealed")
+            raise TurnRunningError(claim.head, is_claimed=claim.phase == "claimed", is_sealed=claim.phase == "sealed")
         return claim
 
     async def live(self, chat: str) -> TurnHead | None:
@@ -83,6 +83,18 @@ class MemoryTurnStore:
         for turn in [turn for turn, (head, _, _) in self._ended.items() if head.chat == chat]:
             _, log, _ = self._ended.pop(turn)
             self._ended_size -= log.size
+
+    async def opened(self, head: TurnHead, within: float) -> bool:
+        try:
+            async with asyncio.timeout(within):
+                while (claim := self._held(head)) is not None and claim.phase == "claimed":
+                    await claim.moved()
+        except TimeoutError:
+            return False
+        return True
+
+    async def are_spent(self, chat: str, ids: Sequence[str]) -> bool:
+        return any((chat, id_) in self._spent for id_ in ids)
 
     async def freed(self, head: TurnHead) -> None:
         while (claim := self._held(head)) is not None:

@@ -23,7 +23,7 @@ def open_store(
     """The store itself, or the one that is named: `memory`, or the URL of a Redis or a Valkey.
 
     Raises:
-        ValueError: nothing is named by that, or the secret is missing or too short.
+        ValueError: nothing is named by that, the secret is missing or too short, or the lease is none.
         ImportError: the package that it needs is not installed.
     """
     if store is None or store == "memory":

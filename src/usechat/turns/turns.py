@@ -41,6 +41,8 @@ _QUEUE: Final = 16
 # How long a request waits: for its admission and what it stores, and for a turn that is to give way.
 _ADMISSION: Final = 9.0
 _GIVES_WAY: Final = 8.0
+# A turn that takes longer to begin is treated as if it ran, and this is of the time that it has to give way.
+_BEGINS: Final = 4.0
 # How long a drain waits for turns that it has stopped.
 _DRAINS: Final = 6.5
 # A reader that nobody has begun to use by then leaves.
@@ -232,6 +234,9 @@ class Turns:
             try:
                 return await self._store.claim(opening.head)
             except TurnRunningError as running:
+                # What another process answers by the turn that it begins is no longer open when the turn is.
+                if running.is_claimed and await self._store.opened(running.head, _BEGINS):
+                    continue
                 await _within(_deadline(queue, arrived), opening.check(running.head))
                 await self._make_way(running, opening, queue, arrived)
                 self._check_ready()
@@ -246,8 +251,9 @@ class Turns:
         is_due = is_stale or opening.is_awaited()
         has_ended = error.is_sealed or self._has_ended(running)
         if is_due or (self._settings.conflict == "replace" and (has_ended or opening.may_replace())):
+            within = _GIVES_WAY - _BEGINS if error.is_claimed else _GIVES_WAY
             # What outlives a turn goes on for its successor only in this process.
-            await self._store.stop(running, "replaced" if running.chat in self._running else "stopped", _GIVES_WAY)
+            await self._store.stop(running, "replaced" if running.chat in self._running else "stopped", within)
             return
         if self._settings.conflict == "queue":
             try:

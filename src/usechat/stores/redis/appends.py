@@ -12,13 +12,15 @@ from usechat.stores.log import TurnLog
 from usechat.stores.redis.driver import Command, Reply
 from usechat.stores.redis.line import Line
 
-__all__ = ["Appends"]
+__all__ = ["REFUSED", "REFUSED_FOR", "Appends"]
 
 # The most bytes of one entry of the log, and of what is not in the log yet.
 _ENTRY: Final = 512 * 1024
 _MOST_UNSENT: Final = 4 * 1024 * 1024
-# When to try again what Redis has refused for a reason that we do not know.
-_REFUSED: Final = 1.0
+REFUSED: Final = 1.0
+"""In how many seconds to try again what Redis has refused for a reason that we do not know."""
+REFUSED_FOR: Final = 20.0
+"""After how many seconds of that the turn is given up: it would have its chat, and its readers, for ever."""
 
 
 class Appends:
@@ -54,6 +56,7 @@ class Appends:
         # Since when something waits to be sent, and since when what is being sent had waited.
         self._unsent_since = self._sending_since = 0.0
         self._sending: tuple[int, int] | None = None
+        self._refused_since: float | None = None
         self._waiting: list[asyncio.Future[None]] = []
 
     def begin(self) -> None:
@@ -136,8 +139,9 @@ class Appends:
         if self._sending is None or self.is_over:
             return
         if isinstance(reply, Exception):
-            self._loop.call_later(_REFUSED, self.queue)
+            self._refused()
             return
+        self._refused_since = None
         (last, size), self._sending = self._sending, None
         if reply[0] in (b"OK", b"DUPLICATE"):
             self._meter.appended(time.monotonic() - self._sending_since)
@@ -149,6 +153,14 @@ class Appends:
             self.fall_back(reply[1])
             return
         self._hear(reply)
+
+    def _refused(self) -> None:
+        now = self._loop.time()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since > REFUSED_FOR:
+            self._hear([b"REFUSED"])
+        else:
+            self._loop.call_later(REFUSED, self.queue)
 
     def retries(self) -> bool:
         with self._lock:

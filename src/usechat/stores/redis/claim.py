@@ -11,7 +11,7 @@ import msgspec
 from usechat.protocol.messages import UIMessage
 from usechat.stores import FencedError, Meter, Producer, SpentError, StopReason, StoreAwayError, TurnHead
 from usechat.stores.log import Outcome, Reader, TurnLog
-from usechat.stores.redis.appends import Appends
+from usechat.stores.redis.appends import REFUSED, REFUSED_FOR, Appends
 from usechat.stores.redis.driver import Command, Reply
 from usechat.stores.redis.keys import Keys, TurnKeys
 from usechat.stores.redis.lease import Leases
@@ -124,7 +124,7 @@ class RedisClaim:
             await self._drop()
             return
         while not self.is_fenced:
-            reply = await self._call(self._release(), None)
+            reply = await self._insist(self._release())
             if reply[0] == b"OK":
                 self._released(*self._sealed)
                 return
@@ -210,6 +210,18 @@ class RedisClaim:
     async def _call(self, command: Command, within: float | None) -> Reply:
         return await self._host.line.call(*command, within=within)
 
+    async def _insist(self, command: Command) -> Reply:
+        """Say what ends the turn however long Redis is away; the answer is none of the known ones if it refuses it."""
+        since: float | None = None
+        while True:
+            try:
+                return await self._call(command, None)
+            except StoreAwayError:
+                since = since or time.monotonic()
+                if time.monotonic() - since > REFUSED_FOR:
+                    return [b"REFUSED"]
+                await asyncio.sleep(REFUSED)
+
     def _append(self, after: int, last: int, data: bytes) -> Command:
         return (APPEND, 2, self.keys.turn, self.keys.log, *self._fence, number(after), number(last), data)
 
@@ -229,7 +241,7 @@ class RedisClaim:
     async def _seal(self, last: Sequence[bytes], outcome: Outcome) -> None:
         after = number(len(self.log.frames))
         parts = (*self._fence, after, b"".join(last), number(len(last)), outcome.encode())
-        reply = await self._call((SEAL, 1, self.keys.turn, *parts), None)
+        reply = await self._insist((SEAL, 1, self.keys.turn, *parts))
         match reply[0]:
             case b"OK" | b"CLOSED":
                 self._sealed = last, outcome
@@ -283,7 +295,7 @@ class RedisClaim:
         turn = (self.head.turn.encode(), *self._fence, settings.lease_us, _encoded(self.head))
         kept = (milliseconds(settings.keep_running), milliseconds(settings.keep_spent))
         command = (RESTORE, 3, keys.chat, keys.turn, keys.spent, *turn, _encoded(self.log.continues), *kept)
-        reply = await self._call((*command, *self._spends), None)
+        reply = await self._insist((*command, *self._spends))
         if reply[0] != b"OK":
             return False
         self._host.leases.renew(self, asked)

@@ -98,6 +98,15 @@ class Copy:
             self._loading = self._loop.create_task(self._load())
         await asyncio.shield(self._loading)
 
+    async def reach(self, state: Look) -> None:
+        """Read on to what the turn was like then; a copy that has it already does nothing.
+
+        Raises:
+            StoreAwayError: Redis is away.
+        """
+        if not self._is_over and self.log.end < state.last:
+            await self._read_on(state)
+
     def reader(self) -> Reader:
         reader = Reader(self.log)
         self._count()

@@ -45,7 +45,7 @@ class RedisTurnStore:
     seconds. A call waits for `patience` seconds for a Redis that is away.
 
     Raises:
-        ValueError: it is not the URL of a Redis, or the secret is missing or too short.
+        ValueError: it is not the URL of a Redis, the secret is missing or too short, or the lease is none.
     """
 
     def __init__(
@@ -63,6 +63,8 @@ class RedisTurnStore:
         scope: str = "",
     ) -> None:
         check_url(url)
+        if not 0 < lease <= _DAY:
+            raise ValueError(f"The lease of turns must be a number of seconds up to a day, and is {lease}.")
         self._url = url
         self.keys = Keys(secret, prefix, scope)
         self.worker = secrets.token_hex(8).encode()
@@ -112,7 +114,9 @@ class RedisTurnStore:
             except StoreAwayError:
                 await asyncio.sleep(_AGAIN)
         if reply[0] == b"RUNNING":
-            raise TurnRunningError(head_of(reply[1]), is_sealed=reply[2] == b"sealed")
+            raise TurnRunningError(
+                head_of(reply[1]), is_claimed=reply[2] == b"claimed", is_sealed=reply[2] == b"sealed"
+            )
         claim = self.claims[head.turn] = RedisClaim(self, head, int(reply[1]))
         self.leases.add(claim, asked)
         return claim
@@ -140,8 +144,8 @@ class RedisTurnStore:
             await claim.moved()
         if claim is not None:
             return claim.reader()
-        is_there = await self._served.outages.ask(partial(self._opened, head))
-        return None if is_there is None else await self._copied(head)
+        state = await self._served.outages.ask(partial(self._opened, head))
+        return None if state is None else await self._copied(head, state)
 
     async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
         mine = self.claims.get(head.turn)
@@ -166,6 +170,18 @@ class RedisTurnStore:
         turns: list[bytes] = await self._call(b"ZRANGE", key + b":t", b"0", b"-1")
         names = [name for turn in turns for name in (key + b":" + turn, key + b":" + turn + b":l")]
         await self._call(b"DEL", key + b":t", *names)
+
+    async def opened(self, head: TurnHead, within: float) -> bool:
+        try:
+            async with asyncio.timeout(within):
+                await self._opened(head)
+        except TimeoutError:
+            return False
+        return True
+
+    async def are_spent(self, chat: str, ids: Sequence[str]) -> bool:
+        key = self.keys.chat(chat) + b":s"
+        return any([await self._call(b"SISMEMBER", key, self.keys.spent_id(id_)) for id_ in ids])
 
     async def freed(self, head: TurnHead) -> None:
         await when(self, head, lambda state: not state.is_held)
@@ -314,7 +330,7 @@ class RedisTurnStore:
         state = await when(self, head, lambda state: state.phase != "claimed")
         return state if state.phase else None
 
-    async def _copied(self, head: TurnHead) -> Reader:
+    async def _copied(self, head: TurnHead, state: Look) -> Reader:
         copy = self.copies.get(head.turn)
         if copy is None:
             if sum(other.log.size for other in self.copies.values()) > self.settings.most_copied:
@@ -324,6 +340,8 @@ class RedisTurnStore:
         reader = copy.reader()
         try:
             await copy.loaded()
+            # One that others follow may be behind what whoever comes has read elsewhere.
+            await copy.reach(state)
         except BaseException:
             reader.leave()
             raise
