@@ -25,6 +25,9 @@ PYTEST := $(BIN)/pytest -n 6 --dist worksteal
 # The rest runs without coverage, which takes time.
 CORE := tests/protocol tests/sources tests/turns/test_plain_turns.py tests/turns/test_pump.py
 
+# Those that wait for long come first, so that they do not keep everybody waiting at the end.
+LONG := faults conformance/test_nginx.py tests/server/test_promises_database.py
+
 # As a user's checker sees the package.
 TYPED_PROGRAM := $(BIN)/mypy --strict --cache-dir .venv/mypy tests/typing/program.py
 
@@ -41,7 +44,7 @@ test: setup
 	$(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
 	@echo "usechat: tests, the real clients and a real browser, and beside them the types, which are told at the end"
 	@{ $(BIN)/basedpyright --warnings && $(TYPED_PROGRAM); } > .venv/types.txt 2>&1 & types=$$!; \
-	$(PYTEST) tests $(CORE:%=--ignore=%) conformance browser faults; passed=$$?; \
+	$(PYTEST) $(LONG) tests $(CORE:%=--ignore=%) conformance browser; passed=$$?; \
 	wait $$types; typed=$$?; \
 	cat .venv/types.txt; \
 	exit $$((passed + typed))

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 import msgspec
 import pytest
 
-from faults import INVALID, faults_of
+from chat_faults import INVALID, faults_of
 from judge import Judge, body_of
 from promises import PINNED, PROMISES, promised, release_of
 from samples import OPTIONAL, REQUIRED, sample, text_of

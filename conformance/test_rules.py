@@ -8,7 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from breaches import BREACHES, LEGAL, Breach, state_after
-from faults import INVALID, faults_of
+from chat_faults import INVALID, faults_of
 from judge import Judge, body_of
 from lives import MOVES, WAYS, Way
 from promises import PINNED, PROMISES, knowing

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final, NamedTuple
 
-from faults import INVALID, REFUSED
+from chat_faults import INVALID, REFUSED
 from usechat.protocol.clients import ClientName
 
 __all__ = ["WITNESSES", "Witness"]

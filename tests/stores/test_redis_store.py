@@ -33,6 +33,7 @@ async def test_under_the_documented_user_of_redis_a_turn_is_written_read_stopped
     assert rules is not None
     with redis_server.client() as client:
         client.execute_command("ACL", "SETUSER", rules[1], "reset", *rules[2].split())
+        client.acl_log_reset()
     password = rules[2].split()[1].removeprefix(">")
     url = redis_server.url.replace("redis://", f"redis://{rules[1]}:{password}@")
     async with worker(redis_server, url=url, lease=0.5) as b:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -160,8 +161,12 @@ class _Stream:
                 await self._waiter
 
     async def tell_cut(self) -> None:
-        """Tell a client that reads again that it was cut off, if its turn has ended by that."""
+        """Tell a client that reads again that it was cut off, if its turn ends by that."""
         log = self._reader.log
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.farewell):
+                while log.outcome is None:
+                    await log.changed()
         if log.outcome == "error":
             await self._send_piece(last := log.frames[-1] + DONE, len(last), more=False)
 
