@@ -210,23 +210,29 @@ class _Stream:
         now, limits = self._loop.time(), self._limits
         due = self._since + limits.keep_alive
         if self._in_flight:
-            self._check_progress(now - self._since)
-            due = now + min(limits.keep_alive, limits.patience)
+            self._check_progress(now)
+            due = self._since + self._patience
+            if due <= now:
+                due = now + min(limits.keep_alive, limits.patience)
         elif now >= due:
             self._wake()
             due = now + limits.keep_alive
         # It comes when the silence has lasted so long, not at fixed times, between which it could last twice as long.
         self._timer = alarm_at(self._loop, due, self._tick)
 
-    def _check_progress(self, seconds: float) -> None:
+    @property
+    def _patience(self) -> float:
+        return self._limits.farewell if self.is_cut else self._limits.patience
+
+    def _check_progress(self, now: float) -> None:
         reader = self._reader
         # Of a turn that has ended nothing more can come, so that there is nothing to wait for but the client.
         is_late = self._in_flight + reader.unread > self._limits.behind or reader.log.outcome is not None
-        if is_late and seconds >= self._limits.patience and not self.is_cut:
-            self.is_cut = True
+        if is_late and not self.is_cut and now >= self._since + self._patience:
+            self.is_cut, self._since = True, now
             self.leave()
             reader.leave(is_cut=True)
-        if self.is_cut and seconds >= self._limits.patience + self._limits.farewell and self._task is not None:
+        if self.is_cut and now >= self._since + self._patience and self._task is not None:
             self._task.cancel()
 
 
