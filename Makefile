@@ -21,12 +21,14 @@ src/usechat/page/index.html: web/node_modules/ready $(PAGE_SOURCES)
 	cd web && node_modules/.bin/tsc --project . && node_modules/.bin/vite build --logLevel warn
 
 # More workers than cores, since many tests wait for a process or a socket.
-PYTEST := $(BIN)/pytest -n 6 --dist worksteal
+PYTEST := $(BIN)/pytest -n 5 --dist worksteal
 # The rest runs without coverage, which takes time.
 CORE := tests/protocol tests/sources tests/turns/test_plain_turns.py tests/turns/test_pump.py
 
 # Those that wait for long come first, so that they do not keep everybody waiting at the end.
 LONG := faults conformance/test_nginx.py tests/server/test_promises_database.py
+
+COVERED := $(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
 
 # As a user's checker sees the package.
 TYPED_PROGRAM := $(BIN)/mypy --strict --cache-dir .venv/mypy tests/typing/program.py
@@ -39,15 +41,14 @@ test: setup
 	$(BIN)/lint-imports --no-cache
 	@echo "usechat: the documents that are made from the tables"
 	$(BIN)/python docs/generate.py --check
-	@echo "usechat: tests of the core, and what they cover"
-	$(BIN)/pytest -n 2 --cov --cov-report= $(CORE)
-	$(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
-	@echo "usechat: tests, the real clients and a real browser, and beside them the types, which are told at the end"
+	@echo "usechat: tests, the real clients and a real browser; beside them the core with its coverage, and the types, told at the end"
 	@{ $(BIN)/basedpyright --warnings && $(TYPED_PROGRAM); } > .venv/types.txt 2>&1 & types=$$!; \
+	{ $(BIN)/pytest -n 2 --cov --cov-report= $(CORE) && $(COVERED); } > .venv/core.txt 2>&1 & core=$$!; \
 	$(PYTEST) $(LONG) tests $(CORE:%=--ignore=%) conformance browser; passed=$$?; \
 	wait $$types; typed=$$?; \
-	cat .venv/types.txt; \
-	exit $$((passed + typed))
+	wait $$core; covered=$$?; \
+	cat .venv/types.txt .venv/core.txt; \
+	exit $$((passed + typed + covered))
 
 # What is too long for every run: more draws of the random tests, more kills.
 soak: setup fresh-clone

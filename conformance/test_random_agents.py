@@ -151,7 +151,7 @@ def test_every_client_ends_with_the_message_that_is_kept(house: House) -> None:
     names = (f"program-{number}" for number in count())
 
     @seed(SEED)
-    @settings(MANY, max_examples=draws(15, 30), database=None, phases=[Phase.generate])
+    @settings(MANY, max_examples=draws(10, 45), database=None, phases=[Phase.generate])
     @given(PROGRAMS)
     def run(program: Program) -> None:
         try:

@@ -151,7 +151,7 @@ class Run:
         await asyncio.gather(*(client.ask(gateway, f"c{number}") for number, client in enumerate(self.clients)))
 
 
-@pytest.mark.parametrize("part", range(draws(4, 10)))
+@pytest.mark.parametrize("part", range(draws(3, 14)))
 async def test_every_stream_ends_and_nothing_is_left(part: int) -> None:
     async def play(gateway: Gateway, seed: str) -> None:
         run = Run(seed)

@@ -24,7 +24,7 @@ from wires import Answer, Wire
 
 pytestmark = pytest.mark.anyio
 
-REQUESTS: Final = draws(800, 30)
+REQUESTS: Final = draws(500, 48)
 FRAMES: Final = draws(240, 20)
 CONNECTIONS: Final = 8
 
