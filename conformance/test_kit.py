@@ -154,7 +154,7 @@ def test_a_page_does_not_see_that_its_connection_was_cut(visit: Visit, hook: str
     whole = cut.page(-1, []).send("unhurried").settle()
     assert (whole.status, whole.error, whole.statuses) == ("ready", None, [("POST", 200)])
 
-    cuts = cut.cuts(draws(6, 35), length)
+    cuts = cut.cuts(draws(3, 70), length)
     pages = [cut.page(number, some).send("unhurried") for number, some in enumerate(cuts)]
     for number, (page, some) in enumerate(zip(pages, cuts, strict=True)):
         view = page.settle()
@@ -171,7 +171,7 @@ def test_a_page_that_comes_back_does_not_see_that_its_connection_was_cut(visit: 
     with visit.server.http.stream("GET", f"{visit.path}/{visit.chat}/stream") as replay:
         length = next(len(piece) for piece in replay.iter_raw())
     chat = visit.chat
-    cuts = Cut(visit, kit).cuts(draws(6, 35), length + 100, most=2)
+    cuts = Cut(visit, kit).cuts(draws(3, 70), length + 100, most=2)
     visit.chat = chat
     pages = [visit.page(visit.kept(), kit=Kit(kit, some)).resume() for some in cuts]
     for page in pages:
@@ -190,7 +190,7 @@ def test_a_page_gets_the_stored_message_where_the_turn_is_forgotten(visit: Visit
     length = length_of(visit, "everything")
     cut = Cut(visit, kit)
     whole = cut.page(-1, []).send("everything").settle()
-    cuts = [[0], *cut.cuts(draws(6, 35), length, most=1)]
+    cuts = [[0], *cut.cuts(draws(3, 70), length, most=1)]
     pages = [cut.page(number, some).send("everything") for number, some in enumerate(cuts)]
     for number, (page, some) in enumerate(zip(pages, cuts, strict=True)):
         view = page.settle()

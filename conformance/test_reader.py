@@ -154,10 +154,10 @@ def play(judge: Judge, client: str, turn: Turn) -> None:
 
 
 # A stream of v5 is played to three clients, one of v7 to a single one.
-@pytest.mark.parametrize(("oldest", "streams"), [(V5, 30), (V6, 36), (V7, 60)])
+@pytest.mark.parametrize(("oldest", "streams"), [(V5, 20), (V6, 24), (V7, 40)])
 def test_the_reader_has_the_clients_message_after_every_chunk(judge: Judge, oldest: str, streams: int):
     @seed(SEED)
-    @settings(MANY, max_examples=draws(streams, 66))
+    @settings(MANY, max_examples=draws(streams, 100))
     @given(turns(release_of(oldest)))
     def check(turn: Turn) -> None:
         for client in NEWEST[NEWEST.index(oldest) :]:
