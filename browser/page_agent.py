@@ -111,7 +111,7 @@ async def _tools(chat: Chat) -> AsyncGenerator[Any, None]:
 
 
 async def _approve(chat: Chat) -> AsyncGenerator[Any, None]:
-    yield ToolCall("drop", "delete_file", {"path": "/tmp/tides.csv"})  # noqa: S108
+    yield ToolCall("drop", "delete_file", {"path": "data/tides.csv"})
     chat.write.approval_request("drop")
 
 

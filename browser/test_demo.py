@@ -97,21 +97,6 @@ def url(demo: Demo) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="module")
-def only_tab(chromium: Chromium, url: str) -> Iterator[Tab]:
-    """The tab of all tests, since to open one takes a second."""
-    with chromium.opened(url, **WIDE) as tab:
-        yield tab
-
-
-@pytest.fixture
-def tab(only_tab: Tab, url: str) -> Iterator[Tab]:
-    """A tab with a new chat, whose console has nothing to complain about in the end."""
-    only_tab.goto(url)
-    yield only_tab
-    assert only_tab.look().problems == []
-
-
 def begin(tab: Tab, agent: str, text: str) -> None:
     """Choose the agent and send one of its prompts."""
     tab.select('role=combobox[name="Agent"]', agent)
