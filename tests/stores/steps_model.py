@@ -144,6 +144,8 @@ class StepsModel:
             self.published.append((turn, "gone"))
             return ["DROPPED"]
         assert epoch > found.epoch
+        if found.last and not self.logs.get(turn):
+            found.phase, found.last, found.ending, found.outcome = "open", 0, None, None
         found.epoch, found.owner, found.late = epoch, worker, late
         self.highest = epoch
         self.published.append((turn, f"taken {epoch}"))
@@ -201,6 +203,10 @@ class StepsModel:
     def lose(self, turn: str) -> None:
         """Redis has forgotten the turn, but not its chat."""
         self.turns.pop(turn, None)
+
+    def lose_log(self, turn: str) -> None:
+        """Redis has forgotten what the turn said, but not the turn."""
+        self.logs.pop(turn, None)
 
     def lose_all(self) -> None:
         self.__init__()

@@ -61,6 +61,24 @@ async def test_a_turn_whose_owner_died_before_it_was_released_ends_as_its_owner_
         assert (taken.sealed, there.log.outcome) == ((frames("2"), "done"), "done")
 
 
+@pytest.mark.parametrize("is_sealed", [False, True])
+async def test_a_turn_is_ended_although_redis_has_lost_what_its_owner_said_before_it_died(
+    redis_server: RedisServer, is_sealed: bool
+) -> None:
+    async with worker(redis_server, lease=LEASE) as b:
+        async with worker(redis_server, lease=LEASE) as a:
+            claim, _ = await opened(a, head("evicted"))
+            claim.append(frames("1"))
+            await sent(claim)
+            assert not is_sealed or await claim.seal(frames("2"), "done")
+        with redis_server.client() as client:
+            client.delete(claim.keys.log)
+        await b.store.freed(claim.head)
+        there = await b.store.follow(claim.head)
+        assert there is not None
+        assert (await read_all(there), there.log.outcome) == (frames("last"), "lost")
+
+
 async def test_a_turn_is_not_lost_while_the_loop_of_its_worker_is_held(redis_server: RedisServer) -> None:
     async with worker(redis_server, lease=LEASE) as a:
         claim, producer = await opened(a, head("held"))

@@ -102,11 +102,14 @@ class _Steps(RuleBasedStateMachine):
         answer = self._do(steps.RESTORE, keys, turn, epoch, worker, _lease(late), "h" + turn, continues, *kept, *ids)
         self._same(answer, self._model.restore(turn, epoch, worker, "h" + turn, continues, ids, late=late))
 
-    @rule(turn=_turns, everything=st.sampled_from([False, False, False, True]))
-    def lose(self, turn: str, everything: bool) -> None:
-        if everything:
+    @rule(turn=_turns, what=st.sampled_from(["turn", "turn", "log", "everything"]))
+    def lose(self, turn: str, what: str) -> None:
+        if what == "everything":
             self._client.flushall()
             self._model.lose_all()
+        elif what == "log":
+            self._client.delete(_key(turn) + ":l")
+            self._model.lose_log(turn)
         else:
             self._client.delete(_key(turn))
             self._model.lose(turn)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from usechat.stores.urls import open_store
 pytestmark = pytest.mark.anyio
 
 
+LEASE = 0.5
 TURNS = Path(__file__).parents[2] / "docs" / "concepts" / "turns.md"
 
 
@@ -185,32 +187,46 @@ async def test_whoever_joins_other_readers_of_a_copy_finds_all_that_redis_has_al
             assert (second.log is first.log, second.log.end) == (True, 3)
 
 
-async def test_a_turn_whose_end_redis_refuses_for_a_while_ends_all_the_same(redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("rules", [("hset", "hset", "hset"), ("xadd", "hset", "xadd"), ("publish", "hset", "zadd")])
+async def test_a_turn_that_redis_refuses_for_a_while_is_whole_all_the_same(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, rules: tuple[str, str, str]
+) -> None:
+    for module in ("claim", "appends"):
+        monkeypatch.setattr(f"usechat.stores.redis.{module}.REFUSED", 0.01)
     url = redis_server.url.replace("redis://", "redis://refused:@")
     with redis_server.client() as client:
 
         def allow(*rules: str) -> None:
             client.execute_command("ACL", "SETUSER", "refused", *rules)
 
-        def is_refused() -> bool:
-            return any(entry["username"] == "refused" and entry["object"] in rules for entry in client.acl_log())
+        async def refused(rule: str, work: Coroutine[None, None, object]) -> None:
+            client.execute_command("ACL", "LOG", "RESET")
+            allow(f"-{rule}")
+            doing = asyncio.create_task(work)
+            await until(
+                lambda: any(entry["username"] == "refused" and entry["object"] == rule for entry in client.acl_log())
+            )
+            allow(f"+{rule}")
+            await doing
 
-        rules = ("hset", "zadd")
+        async def append() -> None:
+            claim.append(frames("2"))
+            await sent(claim)
+
         allow("reset", "on", "nopass", "~*", "&*", "+@all")
-        async with worker(redis_server, url=url) as a:
+        async with worker(redis_server, url=url, lease=LEASE) as a, worker(redis_server, lease=LEASE) as b:
             claim, producer = await opened(a)
-            here = claim.reader()
+            here, there = claim.reader(), await b.store.follow(claim.head)
+            assert there is not None
             claim.append(frames("1"))
             await sent(claim)
-            for rule, end in zip(rules, (claim.seal(frames("2"), "done"), claim.release()), strict=True):
-                client.execute_command("ACL", "LOG", "RESET")
-                allow(f"-{rule}")
-                ending = asyncio.ensure_future(end)
-                await until(is_refused)
-                allow(f"+{rule}")
-                await ending
-            assert await read_all(here) == frames("1", "2")
+            for rule, work in zip(rules, (append(), claim.seal(frames("3"), "done"), claim.release()), strict=True):
+                await refused(rule, work)
+            assert [await read_all(here), await read_all(there)] == [frames("1", "2", "3")] * 2
             assert (producer.fences, await a.store.live(claim.head.chat)) == (0, None)
+            late = await b.store.follow(claim.head)
+            assert late is not None
+            assert await read_all(late) == frames("1", "2", "3")
 
 
 @pytest.mark.parametrize("unsent", [[], frames("2")])

@@ -130,8 +130,13 @@ if top > 0 and redis.call('EXISTS', KEYS[2]) == 0 then
 end
 if top >= last then return {'DUPLICATE', top, turn[5]} end
 if top ~= tonumber(ARGV[3]) then return {'BEHIND', top} end
-redis.call('XADD', KEYS[2], ARGV[4] .. '-0', 'd', ARGV[5])
+-- A user of Redis that may do the one and not the other must not leave an entry that is not counted.
 redis.call('HSET', KEYS[1], 'n', ARGV[4])
+local added = redis.pcall('XADD', KEYS[2], ARGV[4] .. '-0', 'd', ARGV[5])
+if added.err then
+  redis.call('HSET', KEYS[1], 'n', turn[4])
+  return added
+end
 redis.call('PUBLISH', KEYS[1], 'more ' .. ARGV[3] .. ' ' .. ARGV[4] .. ' \\n' .. ARGV[5])
 return {'OK', last, turn[5]}
 """)
@@ -171,8 +176,12 @@ if turn[3] ~= 'sealed' then
   return {'OK'}
 end
 local last = integer(turn[4] + turn[6])
-if turn[5] ~= '' then redis.call('XADD', KEYS[3], last .. '-0', 'd', turn[5]) end
 redis.call('HSET', KEYS[2], 'p', 'ended', 'n', last)
+local added = turn[5] == '' and {} or redis.pcall('XADD', KEYS[3], last .. '-0', 'd', turn[5])
+if added.err then
+  redis.call('HSET', KEYS[2], 'p', 'sealed', 'n', turn[4])
+  return added
+end
 redis.call('HDEL', KEYS[2], 'z', 'k')
 redis.call('ZADD', KEYS[4], turn[1], ARGV[1])
 for _, key in ipairs({KEYS[2], KEYS[3], KEYS[4]}) do redis.call('PEXPIRE', key, ARGV[4]) end
@@ -219,6 +228,12 @@ if turn[3] == 'claimed' then
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
   redis.call('PUBLISH', KEYS[2], 'gone')
   return {'DROPPED'}
+end
+if turn[6] ~= '0' and redis.call('EXISTS', KEYS[3]) == 0 then
+  -- Redis has lost what it said, which its owner cannot give back any more; an end alone is none.
+  turn[3], turn[6], turn[7], turn[8], turn[9] = 'open', 0, false, false, false
+  redis.call('HSET', KEYS[2], 'p', 'open', 'n', 0)
+  redis.call('HDEL', KEYS[2], 'z', 'k', 'y')
 end
 redis.call('HSET', KEYS[2], 'e', epoch, 'o', ARGV[3], 'd', integer(now + ARGV[4]))
 redis.call('HSET', KEYS[1], 'e', epoch)
