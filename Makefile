@@ -60,20 +60,23 @@ fresh-clone: .venv/ready browser/node_modules/ready
 	@echo "usechat: make run in a fresh clone"
 	$(BIN)/python browser/fresh_clone.py
 
-# Every row of the table in docs/faults.md, in full, which is an hour; ROWS="stop crowd" plays some, SEED=1 again what it played.
+# Every row of the table in docs/faults.md, in full, which is an hour; ROWS="stop crowd" plays some, SEED=1 again what it played,
+# and STORE=valkey-server plays it on Valkey.
 faults: setup
 	@echo "usechat: the fault suite"
-	cd faults && PYTHONPATH=.:../conformance:../tests ../$(BIN)/python suite.py --write $(if $(SEED),--seed $(SEED)) $(ROWS)
+	cd faults && PYTHONPATH=.:../conformance:../tests ../$(BIN)/python suite.py $(if $(STORE),--store $(STORE),--write) $(if $(SEED),--seed $(SEED)) $(ROWS)
 
 setup: packages .venv/ready conformance/node_modules/ready browser/node_modules/ready page
 
-# The tests start an nginx, a PostgreSQL, a Redis and a Chromium of their own, and need only the programs.
+# The tests start an nginx, a PostgreSQL, a Redis, a Valkey and a Chromium of their own, and need only the programs.
 NGINX := $(shell PATH="$$PATH:/usr/sbin" command -v nginx 2> /dev/null)
 INITDB := $(or $(shell command -v initdb 2> /dev/null),$(wildcard /usr/lib/postgresql/*/bin/initdb))
 CHROMIUM := $(wildcard /usr/bin/chromium)
 REDIS := $(shell command -v redis-server 2> /dev/null)
+VALKEY := $(shell command -v valkey-server 2> /dev/null)
 MISSING := $(if $(NGINX),,nginx) $(if $(INITDB),,postgresql) $(if $(CHROMIUM),,chromium) $(if $(REDIS),,redis-server)
-APT := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet=2
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet=2
 
 packages:
 ifneq ($(strip $(MISSING)),)
@@ -81,6 +84,10 @@ ifneq ($(strip $(MISSING)),)
 	@command -v apt-get > /dev/null || { echo "usechat: there is no apt-get here; install it yourself" >&2; exit 1; }
 	$(APT) update
 	$(APT) install --no-install-recommends $(MISSING)
+endif
+ifeq ($(VALKEY),)
+	@echo "usechat: installing Valkey with apt"
+	$(SUDO) sh tests/install_valkey.sh
 endif
 
 # uv comes from PyPI into the project's own venv, so that no uv has to be installed on the machine.

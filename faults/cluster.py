@@ -21,7 +21,7 @@ from loopback import SECONDS, free_port
 from node import HERE as CONFORMANCE
 from nursery import WorkerSettings
 from pages import Browser, Kit, Message, Page
-from redis_server import RedisServer
+from redis_server import PROGRAMS, RedisServer
 from speaker import Notes
 
 __all__ = ["PATH", "Cluster", "Worker"]
@@ -62,12 +62,16 @@ class Worker:
 
 
 class Cluster:
-    """Everything of one test run; what a row of the table needs otherwise it starts anew."""
+    """Everything of one test run; what a row of the table needs otherwise it starts anew.
 
-    def __init__(self, history: str | None = None) -> None:
+    Turns are kept by the Redis or Valkey that the program is, chats in the database, or in an SQLite file.
+    """
+
+    def __init__(self, program: str = PROGRAMS[0], history: str | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="usechat-"))
         self.notes = Notes(self.folder / "notes.jsonl")
-        self.redis = RedisServer()
+        self._program = program
+        self.redis = RedisServer(program=program)
         self.ports = (free_port(), free_port())
         self.balancer = Balancer(self.ports)
         self.workers: dict[int, Worker] = {}
@@ -107,6 +111,12 @@ class Cluster:
         for port in self.ports:
             self.worker(port, **settings)
         await self.ready()
+
+    async def replace_redis(self, *, aof: bool) -> None:
+        """End the workers, and have an empty Redis for the next ones."""
+        await self.end_workers()
+        self.redis.close()
+        self.redis = RedisServer(aof=aof, program=self._program)
 
     async def ready(self) -> None:
         """Wait until both workers take turns."""

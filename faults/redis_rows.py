@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cluster import Cluster
-from redis_server import RedisServer
 from rows import Batch, Row, scripts
 from runs import Expected, Stage
 from tcp_proxy import TOXICS, TcpProxy
@@ -18,9 +17,7 @@ _LEASE: Final = 1.5
 
 
 async def _prepare(cluster: Cluster, *, aof: bool) -> None:
-    await cluster.end_workers()
-    cluster.redis.close()
-    cluster.redis = RedisServer(aof=aof)
+    await cluster.replace_redis(aof=aof)
     await cluster.start(lease=_LEASE)
 
 

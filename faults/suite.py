@@ -11,8 +11,10 @@ from cluster import Cluster
 from crash_rows import KILL_PRODUCER, KILL_READER, PAUSE_PRODUCER, ROLLING_RESTART
 from crowd_rows import CROWD
 from post_rows import POSTS_REJECT, POSTS_REPLACE
+from postgres import Postgres
 from race_rows import STOP
 from redis_rows import CUT_NETWORK, EMPTY_REDIS, RESTART_REDIS_AOF, RESTART_REDIS_NONE
+from redis_server import PROGRAMS
 from rows import Result, Row, play_row
 
 __all__ = ["ROWS", "play"]
@@ -42,19 +44,20 @@ async def play(row: Row, cluster: Cluster, seed: int, runs: int, *, short: bool)
     return result
 
 
-async def _main(names: list[str], seed: int, runs: int, *, short: bool, write: bool) -> bool:
-    """Play the rows, each with processes of its own; whether nothing failed."""
+async def _main(given: argparse.Namespace, postgres: Postgres) -> bool:
+    """Play the rows, each with processes of its own and its chats in a PostgreSQL; whether nothing failed."""
     failed = False
     for row in ROWS:
-        if names and row.name not in names:
+        if given.rows and row.name not in given.rows:
             continue
-        cluster = Cluster()
+        cluster = Cluster(given.store, postgres.create())
+        runs = given.runs or (5 if given.short else row.runs)
         try:
-            result = await play(row, cluster, seed, runs or (5 if short else row.runs), short=short)
+            result = await play(row, cluster, given.seed, runs, short=given.short)
         finally:
             await cluster.close()
         report.tell(result)
-        if write:
+        if given.write:
             report.write(row, result)
         failed = failed or bool(result.failures)
     return not failed
@@ -65,11 +68,16 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", choices=[[], *(row.name for row in ROWS)], metavar="row")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
     parser.add_argument("--runs", type=int, default=0, help="so many runs of each row instead of all")
+    parser.add_argument("--store", choices=PROGRAMS, default=PROGRAMS[0], help="what keeps the turns")
     parser.add_argument("--short", action="store_true", help="as in make test")
     parser.add_argument("--write", action="store_true", help="put the results into docs/faults.md")
     given = parser.parse_args()
-    played = _main(given.rows, given.seed, given.runs, short=given.short, write=given.write)
-    sys.exit(0 if asyncio.run(played) else 1)
+    postgres = Postgres()
+    try:
+        passed = asyncio.run(_main(given, postgres))
+    finally:
+        postgres.close()
+    sys.exit(0 if passed else 1)
 
 
 if __name__ == "__main__":

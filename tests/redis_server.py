@@ -1,4 +1,4 @@
-"""A Redis server of the tests' own, on loopback, which can be killed, paused, emptied and started again."""
+"""A Redis or Valkey of the tests' own, on loopback, which can be killed, paused, emptied and started again."""
 
 import contextlib
 import os
@@ -16,19 +16,22 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import RedisError
 
-__all__ = ["SECRET", "RedisServer"]
+__all__ = ["PROGRAMS", "SECRET", "RedisServer"]
+
+PROGRAMS: Final = ("redis-server", "valkey-server")
 
 SECRET: Final = "a secret of the tests, which is long enough"  # noqa: S105
 
 # The shell ends the server when whoever started it ends, however it ends.
-_SERVE = 'redis-server "$@" > server.log 2>&1 & echo $!; cat; kill -9 $! 2> /dev/null'
+_SERVE = '"$@" > server.log 2>&1 & echo $!; cat; kill -9 $! 2> /dev/null'
 _PATIENCE: Final = 30.0
 
 
 class RedisServer:
     """Without `aof` it forgets everything when it ends; `options` are more settings of the server."""
 
-    def __init__(self, *options: str, aof: bool = False) -> None:
+    def __init__(self, *options: str, aof: bool = False, program: str = PROGRAMS[0]) -> None:
+        self._program = program
         self._directory = Path(tempfile.mkdtemp(prefix="usechat-"))
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
@@ -47,7 +50,7 @@ class RedisServer:
     def start(self) -> None:
         listen = ["--bind", "127.0.0.1", "--port", str(self.port), "--enable-debug-command", "local"]
         self._process = subprocess.Popen(
-            ["sh", "-c", _SERVE, "sh", *listen, *self._options],  # noqa: S607
+            ["sh", "-c", _SERVE, "sh", self._program, *listen, *self._options],  # noqa: S607
             cwd=self._directory,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -13,15 +13,15 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["forgets", "aof"])
-def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    server = RedisServer(aof=request.param == "aof")
+def server(request: pytest.FixtureRequest, redis_program: str) -> Iterator[RedisServer]:
+    server = RedisServer(aof=request.param == "aof", program=redis_program)
     yield server
     server.close()
 
 
 @pytest.fixture
-def forgetful() -> Iterator[RedisServer]:
-    server = RedisServer()
+def forgetful(redis_program: str) -> Iterator[RedisServer]:
+    server = RedisServer(program=redis_program)
     yield server
     server.close()
 
