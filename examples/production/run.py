@@ -27,7 +27,7 @@ USECHAT: Final = (sys.executable, "-c", "from usechat.cli import main; main()")
 # What the store of turns does, and no more.
 ACL: Final = (
     "~usechat:* &usechat:* +del +eval +evalsha +exists +hdel +hget +hgetall +hmget +hset +pexpire +ping "
-    "+publish +sadd +sismember +subscribe +time +unsubscribe +xadd +xrange +zadd +zcard +zpopmin +zrange "
+    "+publish +sadd +sismember +subscribe +time +unsubscribe +xadd +xrange +zadd +zrange "
     "+zrangebyscore +zrem"
 )
 WORKERS: Final = ("worker-1", "worker-2")

@@ -23,6 +23,7 @@ class _Turn:
         self.continues: str | None = None
         self.ending: tuple[str, int] | None = None
         self.outcome: str | None = None
+        self.size = 0
 
 
 class StepsModel:
@@ -94,7 +95,9 @@ class StepsModel:
         found.phase, found.ending, found.outcome = "sealed", (data, count), outcome
         return ["OK"]
 
-    def release(self, turn: str, epoch: int | None, worker: str, most: int, phase: str) -> Answer:
+    def release(
+        self, turn: str, epoch: int | None, worker: str, most: int, most_bytes: int, phase: str, size: int
+    ) -> Answer:
         found = self.turns.get(turn)
         if found is None:
             return ["GONE"]
@@ -115,8 +118,11 @@ class StepsModel:
         if data:
             self.logs.setdefault(turn, []).append((found.last, data))
         self.ended = sorted({*self.ended, turn}, key=lambda name: (self.turns[name].epoch, name))
-        while len(self.ended) > most:
+        found.size = size
+        sizes = [self.turns[name].size if name in self.turns else 0 for name in self.ended]
+        while len(self.ended) > most or (len(self.ended) > 1 and sum(sizes) > most_bytes):
             self._forget(self.ended.pop(0))
+            sizes.pop(0)
         self.published.append((turn, f"end {before} {found.last} {found.outcome}\n{data}"))
         return ["OK"]
 

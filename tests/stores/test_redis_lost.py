@@ -118,7 +118,7 @@ async def test_an_owner_that_was_taken_for_dead_writes_nothing_more_and_its_read
         assert there is not None
         # It sleeps: it renews no lease, and hears nothing.
         a.store.leases.stop()
-        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store.hear)
+        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store.notices.hear)
         await until(lambda: b.lost != [])
         claim.append(frames("2", "3"))
         assert [await read_all(here), await read_all(there)] == [frames("1", "last")] * 2
@@ -135,7 +135,7 @@ async def test_readers_end_with_an_error_who_have_read_what_redis_lost_before_th
         here = claim.reader()
         assert [here.take_frame(), here.take_frame()] == frames("1", "2")
         a.store.leases.stop()
-        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store.hear)
+        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store.notices.hear)
         with redis_server.client() as client:
             # As a crash does it to what is not on the disk yet.
             client.delete(claim.keys.log)

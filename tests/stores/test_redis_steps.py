@@ -64,12 +64,18 @@ class _Steps(RuleBasedStateMachine):
         answer = self._do(steps.SEAL, [_key(turn)], epoch, worker, after, data, count, "done")
         self._same(answer, self._model.seal(turn, epoch, worker, after, data, count, "done"))
 
-    @rule(turn=_turns, which=st.integers(0, 3), worker=_workers, phase=st.sampled_from(["", "sealed"]))
-    def release(self, turn: str, which: int, worker: str, phase: str) -> None:
+    @rule(
+        turn=_turns,
+        which=st.integers(0, 3),
+        worker=_workers,
+        phase=st.sampled_from(["", "sealed"]),
+        size=st.integers(0, 9),
+    )
+    def release(self, turn: str, which: int, worker: str, phase: str, size: int) -> None:
         epoch = None if which == 3 else self._epoch(turn, which)
         keys = [_CHAT, _key(turn), _key(turn) + ":l", f"{_CHAT}:t", _key(turn) + ":r"]
-        answer = self._do(steps.RELEASE, keys, turn, "" if epoch is None else epoch, worker, _LONG, 2, phase)
-        self._same(answer, self._model.release(turn, epoch, worker, 2, phase))
+        answer = self._do(steps.RELEASE, keys, turn, "" if epoch is None else epoch, worker, _LONG, 2, 9, phase, size)
+        self._same(answer, self._model.release(turn, epoch, worker, 2, 9, phase, size))
 
     @rule(turn=_turns, why=st.sampled_from(["stopped", "left"]))
     def stop(self, turn: str, why: str) -> None:

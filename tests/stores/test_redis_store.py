@@ -103,10 +103,11 @@ async def test_an_id_is_spent_once_by_all_workers(redis_server: RedisServer) -> 
         await again.open(Producer(), None, ["other"])
 
 
+@pytest.mark.parametrize(("keep_turns", "keep_bytes"), [(2, 10**9), (64, 2 * len(frames("12345678-turn")[0]))])
 async def test_of_the_turns_that_have_ended_in_a_chat_the_last_ones_are_kept_until_they_are_forgotten(
-    redis_server: RedisServer,
+    redis_server: RedisServer, keep_turns: int, keep_bytes: int
 ) -> None:
-    store = RedisTurnStore(redis_server.url, secret=SECRET, keep_turns=2)
+    store = RedisTurnStore(redis_server.url, secret=SECRET, keep_turns=keep_turns, keep_bytes=keep_bytes)
 
     async def nobody(*_: object) -> None:
         pass

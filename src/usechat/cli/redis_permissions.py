@@ -30,8 +30,6 @@ _HARMLESS: Final[Mapping[str, tuple[str, ...]]] = {
     "xadd": ("{key}", "0-0", "a", "1"),
     "xrange": ("{key}", "-", "+", "COUNT", "1"),
     "zadd": ("{key}", "none", "a"),
-    "zcard": ("{key}",),
-    "zpopmin": ("{key}",),
     "zrange": ("{key}", "0", "-1"),
     "zrangebyscore": ("{key}", "-inf", "0"),
     "zrem": ("{key}", "a"),

@@ -264,8 +264,9 @@ class RedisClaim:
         keys, settings = self.keys, self._host.settings
         names = (keys.chat, keys.turn, keys.log, keys.ended, keys.readers)
         phase = b"" if self._sealed is None else b"sealed"
-        bounds = (milliseconds(settings.keep), number(settings.keep_turns), phase)
-        return (RELEASE, 5, *names, self.head.turn.encode(), *self._fence, *bounds)
+        bounds = (milliseconds(settings.keep), number(settings.keep_turns), number(settings.keep_bytes))
+        size = self.log.size + sum(map(len, self._sealed[0] if self._sealed is not None else ()))
+        return (RELEASE, 5, *names, self.head.turn.encode(), *self._fence, *bounds, phase, number(size))
 
     def _released(self, last: Sequence[bytes], outcome: Outcome) -> None:
         self._leave()

@@ -11,6 +11,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     lease: float
     keep: float
     keep_turns: int
+    keep_bytes: int
     keep_running: float
     keep_spent: float
     most_copied: int

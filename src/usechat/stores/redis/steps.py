@@ -6,6 +6,7 @@ turn has one, `<chat>:<turn>`:
     p phase (claimed, open, sealed, ended)   e epoch   o owner, the worker   d when the lease ends
     n index of the last chunk in the log     x why it was stopped            h head    c the message that it continues
     z the frames that end it, k how many, until they are in the log          y its outcome
+    b the bytes of its log, when it has ended
 
 Its log is the stream `<chat>:<turn>:l`, whose entries hold the frames `d` of a batch and have the index of the last
 one as id. `<chat>:<turn>:r` counts the readers of each worker, `<chat>:t` lists the turns that have ended, `<chat>:s`
@@ -160,14 +161,14 @@ RELEASE: Final = Step(
     _FREE
     + _INTEGER
     + """
--- KEYS chat turn log ended readers | turn epoch worker keep most phase
+-- KEYS chat turn log ended readers | turn epoch worker keep most bytes phase size
 -- Without an epoch it is a claim whose answer was lost.
 local turn = redis.call('HMGET', KEYS[2], 'e', 'o', 'p', 'n', 'z', 'k', 'y')
 if not turn[1] then return {'GONE'} end
 if (ARGV[2] ~= '' and turn[1] ~= ARGV[2]) or turn[2] ~= ARGV[3] then return {'FENCED'} end
 if turn[3] == 'ended' then return {'OK'} end
 -- One that was sealed, and that Redis got back since, is not dropped.
-if ARGV[6] == 'sealed' and turn[3] ~= 'sealed' then return {'GONE'} end
+if ARGV[7] == 'sealed' and turn[3] ~= 'sealed' then return {'GONE'} end
 redis.call('DEL', KEYS[5])
 free(KEYS[1], ARGV[1])
 if turn[3] ~= 'sealed' then
@@ -176,7 +177,7 @@ if turn[3] ~= 'sealed' then
   return {'OK'}
 end
 local last = integer(turn[4] + turn[6])
-redis.call('HSET', KEYS[2], 'p', 'ended', 'n', last)
+redis.call('HSET', KEYS[2], 'p', 'ended', 'n', last, 'b', ARGV[8])
 local added = turn[5] == '' and {} or redis.pcall('XADD', KEYS[3], last .. '-0', 'd', turn[5])
 if added.err then
   redis.call('HSET', KEYS[2], 'p', 'sealed', 'n', turn[4])
@@ -185,9 +186,14 @@ end
 redis.call('HDEL', KEYS[2], 'z', 'k')
 redis.call('ZADD', KEYS[4], turn[1], ARGV[1])
 for _, key in ipairs({KEYS[2], KEYS[3], KEYS[4]}) do redis.call('PEXPIRE', key, ARGV[4]) end
-while redis.call('ZCARD', KEYS[4]) > tonumber(ARGV[5]) do
-  local key = KEYS[1] .. ':' .. redis.call('ZPOPMIN', KEYS[4])[1]
-  redis.call('DEL', key, key .. ':l')
+local size = 0
+for place, name in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1, 'REV')) do
+  local key = KEYS[1] .. ':' .. name
+  size = size + (redis.call('HGET', key, 'b') or 0)
+  if place > tonumber(ARGV[5]) or (place > 1 and size > tonumber(ARGV[6])) then
+    redis.call('DEL', key, key .. ':l')
+    redis.call('ZREM', KEYS[4], name)
+  end
 end
 redis.call('PUBLISH', KEYS[2], 'end ' .. turn[4] .. ' ' .. last .. ' ' .. turn[7] .. '\\n' .. turn[5])
 return {'OK'}

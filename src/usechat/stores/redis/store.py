@@ -16,11 +16,12 @@ from usechat.stores.redis.channels import Channels
 from usechat.stores.redis.claim import RedisClaim
 from usechat.stores.redis.connections import Connections
 from usechat.stores.redis.copies import Copy
-from usechat.stores.redis.driver import Command, Reply, check_url
+from usechat.stores.redis.driver import Reply, check_url
 from usechat.stores.redis.keys import Keys
-from usechat.stores.redis.lease import Leased, Leases
+from usechat.stores.redis.lease import Leases
 from usechat.stores.redis.line import Line, NoMeter
 from usechat.stores.redis.looks import Look, head_of
+from usechat.stores.redis.notices import Notices
 from usechat.stores.redis.outages import GIVEN_BACK, Outages
 from usechat.stores.redis.settings import Settings, milliseconds
 from usechat.stores.redis.steps import CLAIM, NOTE, PROBE, STOP, Step
@@ -40,9 +41,9 @@ class RedisTurnStore:
     """The turns of all processes that share this Redis, the secret and the scope.
 
     A turn is its owner's as long as its lease is renewed, for `lease` seconds each time. The log of a turn that has
-    ended can be read for `keep` seconds, and of each chat for the last `keep_turns` of them. `most_copied` are the
-    bytes of other processes' turns that this one holds for its readers. An id that was spent is known for `keep_spent`
-    seconds. A call waits for `patience` seconds for a Redis that is away.
+    ended can be read for `keep` seconds: of each chat the last `keep_turns` of them, which have `keep_bytes` together,
+    and always the last one. `most_copied` are the bytes of other processes' turns that this one holds for its readers.
+    An id that was spent is known for `keep_spent` seconds. A call waits for a Redis that is away, `patience` seconds.
 
     Raises:
         ValueError: it is not the URL of a Redis, the secret is missing or too short, or the lease is none.
@@ -56,6 +57,7 @@ class RedisTurnStore:
         lease: float = 15.0,
         keep: float = 600.0,
         keep_turns: int = 64,
+        keep_bytes: int = 16 * 1024 * 1024,
         keep_spent: float = 7 * _DAY,
         most_copied: int = 256 * 1024 * 1024,
         patience: float = 4.0,
@@ -72,6 +74,7 @@ class RedisTurnStore:
             lease=lease,
             keep=keep,
             keep_turns=keep_turns,
+            keep_bytes=keep_bytes,
             # If all workers are gone, what they were saying waits for one to come back.
             keep_running=max(keep, _DAY, 10 * lease),
             keep_spent=keep_spent,
@@ -198,7 +201,7 @@ class RedisTurnStore:
     async def serve(self, lost: Lost) -> AsyncGenerator[None, None]:
         served = self._life = _Served(self, self._url, lost)
         channels = self.keys.workers, self.keys.workers + self.worker
-        hearing = [served.connections.channels.join(channel, self.hear) for channel in channels]
+        hearing = [self.channels.join(channel, served.notices.hear) for channel in channels]
         tasks = [asyncio.create_task(run) for run in (served.taking.sweep(), served.outages.learn(), *hearing)]
         try:
             async with served.connections.open():
@@ -229,6 +232,10 @@ class RedisTurnStore:
     def leases(self) -> Leases:
         return self._served.connections.leases
 
+    @property
+    def notices(self) -> Notices:
+        return self._served.notices
+
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do it beside, for as long as the store is served; that Redis is away is no reason to complain."""
         self._remember(_quietly(work))
@@ -251,45 +258,6 @@ class RedisTurnStore:
 
     def reap(self, head: TurnHead) -> None:
         self.spawn(self._served.taking.reap(head))
-
-    # What the connections call.
-
-    def hear(self, message: bytes) -> None:
-        """Another worker has something to say about a turn that is ours, or about all."""
-        match message.decode().split():
-            case ["emptied"]:
-                for claim in tuple(self.claims.values()):
-                    claim.check()
-            case ["stop", turn, epoch, why] if (claim := self._of(turn, epoch)) is not None:
-                claim.stop(msgspec.convert(why, StopReason))
-            case ["fenced", turn, epoch] if (claim := self._of(turn, epoch)) is not None:
-                if claim not in self._served.taking.handing:
-                    claim.fence()
-            case ["readers", turn, count] if (claim := self.claims.get(turn)) is not None:
-                claim.count_remote(int(count))
-            case _:
-                pass
-
-    def hear_beats(self, news: list[tuple[Leased, Reply]]) -> None:
-        for claim, reply in news:
-            if isinstance(claim, RedisClaim):
-                claim.hear_beat(reply)
-
-    def note(self, claims: Sequence[Leased]) -> Command:
-        members = [claim.keys.member for claim in claims if isinstance(claim, RedisClaim)]
-        return (NOTE, 1, self.keys.running, self.settings.lease_us, *members)
-
-    def away_changed(self) -> None:
-        self._served.outages.noted()
-        for claim in tuple(self.claims.values()):
-            claim.count_remote(None) if self.line.is_away else claim.check()
-
-    def heard_again(self) -> None:
-        self._served.outages.noted()
-        for claim in tuple(self.claims.values()):
-            claim.check()
-        for copy in tuple(self.copies.values()):
-            copy.check()
 
     # How it works.
 
@@ -315,10 +283,6 @@ class RedisTurnStore:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    def _of(self, turn: str, epoch: str) -> RedisClaim | None:
-        claim = self.claims.get(turn)
-        return claim if claim is not None and claim.epoch == int(epoch) else None
 
     def _drop(self, claim: RedisClaim) -> None:
         if self.claims.get(claim.head.turn) is claim:
@@ -352,9 +316,10 @@ class _Served:
     """What a store has while it is served."""
 
     def __init__(self, store: RedisTurnStore, url: str, lost: Lost) -> None:
-        self.connections = Connections(url, store.settings.lease, lambda: store.meter, store)
         self.outages = Outages(store)
         self.taking = TakeOver(store, lost, self.outages)
+        self.notices = Notices(store, self.taking, self.outages)
+        self.connections = Connections(url, store.settings.lease, lambda: store.meter, self.notices)
 
 
 async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
