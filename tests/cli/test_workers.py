@@ -96,6 +96,35 @@ def test_a_worker_that_dies_is_started_again_and_a_signal_to_the_parent_ends_all
         assert f"worker {other} ended by itself" in process.errors()
 
 
+def test_each_worker_tells_what_all_of_them_count_and_one_that_died_has_no_turns(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    redis_server.empty()
+
+    def told(*names: str) -> list[list[float]]:
+        """These metrics, as whoever is asked tells them, asked so often that nobody is left out."""
+        pages = [httpx.get(f"{url}/metrics").text for _ in range(12)]
+        return [[float(line.split()[-1]) for line in page.splitlines() if line.startswith(names)] for page in pages]
+
+    with serve(redis_server, tmp_path) as process:
+        url = begun(address(process))
+        answers = list[str]()
+
+        def have_all_answered() -> bool:
+            answers.append(httpx.post(f"{url}/api/chat", json=body(str(len(answers)), "hello")).text)
+            return all(any(f'"{pid}"' in answer for answer in answers) for pid in children(process.pid))
+
+        until(have_all_answered)
+        assert told("usechat_turns_running ", "usechat_turns_started_total ") == [[0.0, len(answers)]] * 12
+        with httpx.stream("POST", f"{url}/api/chat", json=body("stays", "stay"), timeout=SECONDS) as response:
+            pid = next(pid for line in response.iter_lines() for pid in children(process.pid) if f'"{pid}"' in line)
+            assert told("usechat_turns_running ") == [[1.0]] * 12
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: len(now := children(process.pid)) == 2 and pid not in now)
+        begun(url)
+        assert told("usechat_turns_running ", "usechat_turns_started_total ") == [[0.0, len(answers) + 1]] * 12
+
+
 def test_workers_end_with_their_parent(redis_server: RedisServer, tmp_path: Path) -> None:
     redis_server.empty()
     with serve(redis_server, tmp_path) as process:

@@ -5,13 +5,16 @@ import multiprocessing
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
-from typing import Final
+from typing import Any, Final, cast
+
+from prometheus_client import multiprocess as shared_metrics
 
 __all__ = ["Work", "run_workers"]
 
@@ -19,6 +22,8 @@ _log = logging.getLogger("usechat")
 
 Work = Callable[[socket.socket], None]
 
+# Its types say nothing.
+_forget_gauges: Final[Callable[[int | None], None]] = cast(Any, shared_metrics).mark_process_dead
 # A worker that dies again and again is started more and more seldom.
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
@@ -28,8 +33,13 @@ _WAKES: Final = 64
 
 
 def run_workers(count: int, work: Work, listener: socket.socket) -> None:
-    """Run so many processes of `work` until a signal comes, which all of them get, and wait for their ends."""
-    _Workers(count, work, listener).run()
+    """Run so many processes of `work` until a signal comes, which all of them get, and wait for their ends.
+
+    They share a folder for what they count, so that whichever of them is asked for metrics tells those of all.
+    """
+    with tempfile.TemporaryDirectory(prefix="usechat-") as folder:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        _Workers(count, work, listener).run()
 
 
 class _Workers:
@@ -67,6 +77,7 @@ class _Workers:
     def _ended(self, process: SpawnProcess) -> None:
         lived = time.monotonic() - self._processes.pop(process)
         process.join()
+        _forget_gauges(process.pid)
         if self._signal:
             return
         self._pause = _FIRST_PAUSE if lived >= _WELL else min(2 * self._pause, _LONGEST_PAUSE)

@@ -1,8 +1,10 @@
 """What happens in the server, as Prometheus metrics."""
 
+import os
 from typing import Final, Literal, TypeAlias, get_args
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from usechat.stores import Outcome
 
@@ -17,18 +19,28 @@ TURN_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 
 
 
 class Metrics:
-    """Counts for one app, in a registry of its own, so that two apps in one process do not meet."""
+    """Counts for one app, in a registry of its own, so that two apps in one process do not meet.
+
+    Where PROMETHEUS_MULTIPROC_DIR names a folder, the counts of all processes that share it are added up.
+    """
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._started = Counter("usechat_turns_started", "Turns that began.", registry=registry)
         ended = Counter("usechat_turns_ended", "Turns that ended.", ["outcome"], registry=registry)
         self._ended = {outcome: ended.labels(outcome) for outcome in get_args(Outcome)}
-        self._running = Gauge("usechat_turns_running", "Turns that run now.", registry=registry)
+        self._running = Gauge(
+            "usechat_turns_running", "Turns that run now.", registry=registry, multiprocess_mode="livesum"
+        )
         self._turn_seconds = Histogram(
             "usechat_turn_seconds", "How long a turn ran.", buckets=TURN_SECONDS, registry=registry
         )
-        self._streams = Gauge("usechat_streams_open", "Responses and sockets that read a turn now.", registry=registry)
+        self._streams = Gauge(
+            "usechat_streams_open",
+            "Responses and sockets that read a turn now.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self._first_byte = Histogram(
             "usechat_first_byte_seconds",
             "From a request to the first byte of its stream.",
@@ -121,4 +133,8 @@ class Metrics:
 
     def render(self) -> tuple[bytes, str]:
         """Give all metrics as text for Prometheus, and the content type of that text."""
-        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+        registry = self.registry
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+        return generate_latest(registry), CONTENT_TYPE_LATEST
