@@ -78,7 +78,7 @@ class _Cut:
             toxic, seconds = draw.choice(TOXICS), draw.uniform(0.05, 0.4) * _LEASE
             await asyncio.gather(*(proxy.poison(toxic, seconds, draw.uniform(0.01, 0.2)) for proxy in proxies))
             await asyncio.sleep(draw.uniform(0, 0.4))
-        return Batch(faults=times, at=time.monotonic())
+        return Batch(faults=times)
 
 
 def _prepared(*, aof: bool) -> Callable[[Cluster], Awaitable[None]]:
