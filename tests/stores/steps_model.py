@@ -134,13 +134,15 @@ class StepsModel:
         self.published.append((f"w:{found.owner}", f"stop {turn} {found.epoch} {why}"))
         return ["OK", found.epoch]
 
-    def take(self, turn: str, old: int | None, worker: str, epoch: int, *, late: bool) -> Answer:
+    def take(self, turn: str, old: int | None, worker: str, epoch: int, *, late: bool, jumped: bool) -> Answer:
         found = self.turns.get(turn)
         if found is None or found.phase == "ended":
             self._free(turn)
             return ["GONE"]
         if old is None and not found.late:
             return ["ALIVE"]
+        if old is None and jumped:
+            return ["JUMPED"]
         if old is not None and old != found.epoch:
             return ["CHANGED", found.epoch]
         self.published.append((f"w:{found.owner}", f"fenced {turn} {found.epoch}"))

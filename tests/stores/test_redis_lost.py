@@ -7,6 +7,7 @@ import pytest
 
 from redis_server import RedisServer
 from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
+from usechat.stores.redis import outages
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +60,27 @@ async def test_a_turn_whose_owner_died_before_it_was_released_ends_as_its_owner_
         assert await read_all(there) == frames("1", "2")
         [(taken, _)] = b.lost
         assert (taken.sealed, there.log.outcome) == ((frames("2"), "done"), "done")
+
+
+async def test_a_clock_of_redis_that_is_set_forward_ends_no_turn_of_a_worker_that_lives(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with worker(redis_server, lease=LEASE) as b:
+        async with worker(redis_server, lease=LEASE) as a:
+            claim, producer = await opened(a, head("jump"))
+            # Until leases count.
+            await asyncio.sleep(2 * LEASE)
+            # An hour passes in Redis, and none here.
+            monkeypatch.setattr(outages, "_ours", lambda: (time.monotonic() - 3600) * 1e6)
+            with redis_server.client() as client:
+                client.hset(claim.keys.turn, "d", "0")
+            b.store.reap(claim.head)
+            await until(lambda: "the clock of Redis was set forward" in caplog.text)
+            claim.append(frames("1"))
+            await sent(claim)
+            assert (b.lost, producer.fences) == ([], 0)
+        await b.store.freed(claim.head)
+        assert [taken.head for taken, _ in b.lost] == [claim.head]
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])

@@ -81,13 +81,16 @@ class _Steps(RuleBasedStateMachine):
     def stop(self, turn: str, why: str) -> None:
         self._same(self._do(steps.STOP, [_key(turn)], turn, why, _WORKERS), self._model.stop(turn, why))
 
-    @rule(turn=_turns, which=st.integers(0, 3), worker=_workers, late=_late)
-    def take(self, turn: str, which: int, worker: str, late: bool) -> None:
+    @rule(turn=_turns, which=st.integers(0, 3), worker=_workers, late=_late, jumped=st.booleans())
+    def take(self, turn: str, which: int, worker: str, late: bool, jumped: bool) -> None:
         old = None if which == 3 else self._epoch(turn, which)
         keys = [_CHAT, _key(turn), _key(turn) + ":l", _key(turn) + ":r"]
-        answer = self._do(steps.TAKE, keys, turn, "" if old is None else old, worker, _lease(late), _WORKERS)
+        latest = 0 if jumped else 10 * _LONG
+        answer = self._do(steps.TAKE, keys, turn, "" if old is None else old, worker, _lease(late), _WORKERS, latest)
         epoch = self._learn(answer[1]) if answer[0] == "OK" else 0
-        self._same(answer, self._model.take(turn, old, worker, epoch, late=late))
+        # That it has jumped is told with the time.
+        told = answer[:1] if answer[0] == "JUMPED" else answer
+        self._same(told, self._model.take(turn, old, worker, epoch, late=late, jumped=jumped))
 
     @rule(turn=_turns, which=_which, worker=_workers, late=_late)
     def beat(self, turn: str, which: int, worker: str, late: bool) -> None:

@@ -1,6 +1,7 @@
 """What is not to be believed of a Redis that was away a moment ago, or has forgotten everything."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -13,9 +14,13 @@ from usechat.stores.redis.steps import MARK
 
 __all__ = ["GIVEN_BACK", "Outages"]
 
+_log = logging.getLogger("usechat")
+
 # In so many seconds after Redis is back, owners that live have given back what it forgot.
 GIVEN_BACK: Final = 2.0
 _AGAIN: Final = 0.1
+# A clock that was set forward by so many leases may have ended those of owners that live.
+_SLACK: Final = 0.5
 _T = TypeVar("_T")
 
 
@@ -30,11 +35,14 @@ class OutageHost(Protocol):
 
 
 class Outages:
-    """When Redis was away for the last time, as this process saw it.
+    """When Redis was away for the last time, as this process saw it, and what time it is there.
 
     A turn that Redis does not know may have an owner who gives it back at once. And a lease that has ended says nothing
-    until owners had the time of one lease to renew theirs, also at the beginning. Redis is marked by whoever came first
-    since it was empty: another mark says that it was emptied, of which all workers hear when somebody notices it.
+    until owners had the time of one lease to renew theirs, also at the beginning, and when the clock of Redis was set
+    forward: seen from the monotonic clock of this process, it is later there than it can be.
+
+    Redis is marked by whoever came first since it was empty: another mark says that it was emptied, of which all
+    workers hear when somebody notices it.
     """
 
     def __init__(self, host: OutageHost) -> None:
@@ -42,6 +50,8 @@ class Outages:
         self._marked = b""
         self._since = time.monotonic()
         self._given_back = 0.0
+        # What the clock of Redis is ahead of ours, in microseconds.
+        self._ahead: float | None = None
 
     def noted(self) -> None:
         """Redis is away, or back."""
@@ -57,6 +67,26 @@ class Outages:
     def left(self) -> float:
         """In how many seconds owners have given back what Redis forgot."""
         return max(0.0, self._given_back - time.monotonic())
+
+    @property
+    def latest(self) -> int:
+        """The latest time, in microseconds, that it can be in Redis now if nobody has set its clock."""
+        return 0 if self._ahead is None else int(self._ahead + _ours() + self._slack)
+
+    def learn_time(self, now: int, asked: float) -> None:
+        """It was so late in Redis at some moment since it was asked."""
+        if time.monotonic() - asked > self._slack / 2e6:
+            # Nobody knows at which.
+            return
+        ahead = now - _ours()
+        if self._ahead is not None and ahead > self._ahead + self._slack:
+            _log.warning("the clock of Redis was set forward, or this machine has slept: leases count again later")
+            self._since = time.monotonic()
+        self._ahead = ahead
+
+    @property
+    def _slack(self) -> float:
+        return _SLACK * self._host.settings.lease * 1e6
 
     async def learn(self) -> None:
         """Learn how Redis is marked."""
@@ -80,3 +110,7 @@ class Outages:
     async def _mark(self, within: float | None) -> bytes:
         keys, mark = self._host.keys, secrets.token_hex(8).encode()
         return await self._host.line.call(MARK, 1, keys.mark, mark, keys.workers, within=within)
+
+
+def _ours() -> float:
+    return time.monotonic() * 1e6

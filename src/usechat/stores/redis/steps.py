@@ -218,14 +218,16 @@ TAKE: Final = Step(
     + _FREE
     + _INTEGER
     + """
--- KEYS chat turn log readers | turn epoch worker lease workers
--- Without an epoch it is taken only from an owner whose lease has ended.
+-- KEYS chat turn log readers | turn epoch worker lease workers latest
+-- Without an epoch it is taken only from an owner whose lease has ended, unless it is later than it can be by the clock
+-- of whoever takes it: then that of Redis was set forward, and has ended the lease.
 local turn = redis.call('HMGET', KEYS[2], 'e', 'o', 'p', 'd', 'x', 'n', 'z', 'k', 'y', 'h', 'c')
 if not turn[1] or turn[3] == 'ended' then
   free(KEYS[1], ARGV[1])
   return {'GONE'}
 end
 if ARGV[2] == '' and tonumber(turn[4]) > now then return {'ALIVE'} end
+if ARGV[2] == '' and now > tonumber(ARGV[6]) then return {'JUMPED', integer(now)} end
 if ARGV[2] ~= '' and ARGV[2] ~= turn[1] then return {'CHANGED', turn[1]} end
 local epoch = integer(math.max(now, turn[1] + 1))
 redis.call('PUBLISH', ARGV[5] .. turn[2], 'fenced ' .. ARGV[1] .. ' ' .. turn[1])
@@ -358,7 +360,7 @@ DUE: Final = Step(
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', integer(now), 'LIMIT', 0, ARGV[2])
 -- So that not all workers look at the same ones at the same time.
 for _, member in ipairs(due) do redis.call('ZADD', KEYS[1], integer(now + ARGV[1] / 4), member) end
-return due
+return {integer(now), due}
 """,
     flags="allow-oom",
 )

@@ -56,7 +56,9 @@ class TakeOver:
         while True:
             await asyncio.sleep(lease / 3)
             with suppress(StoreAwayError):
-                due = await self._call(DUE, 1, host.keys.running, host.settings.lease_us, number(_SWEPT))
+                asked = time.monotonic()
+                now, due = await self._call(DUE, 1, host.keys.running, host.settings.lease_us, number(_SWEPT))
+                self._outages.learn_time(int(now), asked)
                 for member in due:
                     host.spawn(self._reap_member(host.keys.of_member(member)))
 
@@ -94,7 +96,8 @@ class TakeOver:
         host, keys = self._host, self._host.keys.of(head)
         asked = time.monotonic()
         parts = (head.turn.encode(), epoch, host.worker, host.settings.lease_us, host.keys.workers)
-        reply = await self._call(TAKE, 4, keys.chat, keys.turn, keys.log, keys.readers, *parts)
+        latest = number(self._outages.latest)
+        reply = await self._call(TAKE, 4, keys.chat, keys.turn, keys.log, keys.readers, *parts, latest)
         if reply[0] == b"OK":
             claim = await self._taken(head, reply, asked)
             await self._end(claim, why or reason_of(reply[3]))
@@ -102,6 +105,8 @@ class TakeOver:
         if reply[0] in (b"GONE", b"DROPPED"):
             host.line.say(b"ZREM", host.keys.running, keys.member)
             return True
+        if reply[0] == b"JUMPED":
+            self._outages.learn_time(int(reply[1]), asked)
         return False
 
     async def _taken(self, head: TurnHead, reply: Reply, asked: float) -> RedisClaim:
