@@ -8,8 +8,11 @@ import pytest
 from redis_server import RedisServer
 from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
 from usechat.stores import Reader, StoreAwayError, TurnRunningError
+from usechat.stores.redis import outages
 
 pytestmark = pytest.mark.anyio
+
+LEASE = 0.5
 
 
 @pytest.fixture(params=["forgets", "aof"])
@@ -170,6 +173,29 @@ async def test_a_redis_that_does_nothing_for_a_while_gets_everything_later(forge
         assert await claim.seal(frames("2"), "done")
         await claim.release()
         assert await reading == frames("1", "2")
+
+
+async def test_a_turn_lives_whose_redis_was_read_and_took_no_writes_for_longer_than_its_lease(
+    forgetful: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that a call that has waited is not taken for a clock that was set forward, as with a lease of usual length.
+    monkeypatch.setattr(outages, "_SLACK", 100.0)
+    async with worker(forgetful, lease=LEASE) as b, worker(forgetful, lease=LEASE) as a:
+        claim, producer = await opened(a)
+        assert await b.store.follow(claim.head) is not None
+        # Until leases count.
+        await asyncio.sleep(2 * LEASE)
+        with forgetful.client() as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")
+            await asyncio.sleep(3 * LEASE)
+            # It is slow to renew its lease when Redis is back, and has the time of one lease for it.
+            a.store.leases.stop()
+            b.store.reap(claim.head)
+            await asyncio.sleep(0)
+            client.execute_command("REPLICAOF", "NO", "ONE")
+        await until(lambda: not b.store.line.is_away)
+        assert await b.store.live("chat") == claim.head
+        assert (b.lost, producer.fences) == ([], 0)
 
 
 async def test_a_turn_can_end_in_a_memory_that_is_full(forgetful: RedisServer) -> None:

@@ -55,16 +55,20 @@ class TakeOver:
         host, lease = self._host, self._host.settings.lease
         while True:
             await asyncio.sleep(lease / 3)
-            with suppress(StoreAwayError):
-                asked = time.monotonic()
+            asked = time.monotonic()
+            try:
                 now, due = await self._call(DUE, 1, host.keys.running, host.settings.lease_us, number(_SWEPT))
-                self._outages.learn_time(int(now), asked)
-                for member in due:
-                    host.spawn(self._reap_member(host.keys.of_member(member)))
+            except StoreAwayError:
+                # Also a Redis that refuses it has perhaps refused to renew leases.
+                self._outages.noted()
+                continue
+            self._outages.learn_time(int(now), asked)
+            for member in due:
+                host.spawn(self._reap_member(host.keys.of_member(member)))
 
     async def reap(self, head: TurnHead) -> None:
         """End the turn if the lease of its owner has ended."""
-        if self._outages.leases_count and head.turn not in self._host.claims:
+        if self._outages.leases_count and not self._host.line.is_away and head.turn not in self._host.claims:
             await self._take(head, b"", None)
 
     async def take(self, head: TurnHead, epoch: bytes, why: StopReason) -> bool:
@@ -96,8 +100,9 @@ class TakeOver:
         host, keys = self._host, self._host.keys.of(head)
         asked = time.monotonic()
         parts = (head.turn.encode(), epoch, host.worker, host.settings.lease_us, host.keys.workers)
-        latest = number(self._outages.latest)
-        reply = await self._call(TAKE, 4, keys.chat, keys.turn, keys.log, keys.readers, *parts, latest)
+        command = (TAKE, 4, keys.chat, keys.turn, keys.log, keys.readers, *parts, number(self._outages.latest))
+        # A lease that ended while Redis was away says nothing when it is back.
+        reply = await host.line.call(*command, within=host.settings.patience, once=not epoch)
         if reply[0] == b"OK":
             claim = await self._taken(head, reply, asked)
             await self._end(claim, why or reason_of(reply[3]))
