@@ -131,6 +131,18 @@ async def test_of_the_turns_that_have_ended_in_a_chat_the_last_ones_are_kept_unt
             assert client.dbsize() == 2
 
 
+async def test_an_ended_turn_whose_log_was_lost_is_gone(redis_server: RedisServer) -> None:
+    async with worker(redis_server) as a, worker(redis_server) as b:
+        claim, _ = await opened(a)
+        claim.append(frames("1"))
+        assert await claim.seal(frames("2"), "done")
+        assert await claim.release()
+        with redis_server.client() as client:
+            client.delete(claim.keys.log)
+        assert [await at.store.follow(claim.head) for at in (a, b)] == [None, None]
+        assert b.store.copies == {}
+
+
 async def test_copies_of_others_turns_have_a_bound_and_go_with_their_readers(redis_server: RedisServer) -> None:
     async with worker(redis_server) as a, worker(redis_server) as b:
         first, _ = await opened(a, head("first"))

@@ -75,6 +75,8 @@ class Copy:
         self.head = head
         self.log = TurnLog(head.turn, head.client, event_names=head.event_names) if log is None else log
         self.keys = host.keys.of(head)
+        # Whether the turn cannot be followed to its end.
+        self.is_lost = False
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._loading: asyncio.Task[None] | None = None
@@ -199,8 +201,8 @@ class Copy:
             before = log.end
             await self._read_page()
             if log.end == before:
-                # Redis lost it since; whoever writes it gives it back.
-                return
+                # Redis lost it since; whoever writes it, if anybody does, gives it back.
+                break
         if state.phase == "ended" and log.outcome is None:
             # The last frames once more: another owner may have ended a log that had lost what was read here.
             await self._read_page(b"%d-0" % state.last)
@@ -263,6 +265,7 @@ class Copy:
         log = self.log
         if log.outcome is not None or self._is_over:
             return
+        self.is_lost = True
         frames = Frames(log.mark, names=self.head.event_names)
         # Without an id, so that nobody takes it for a chunk of the turn.
         log.extend([frames.frame(None, Error(_INTERRUPTED))])

@@ -177,6 +177,7 @@ if turn[3] ~= 'sealed' then
   return {'OK'}
 end
 local last = integer(turn[4] + turn[6])
+redis.call('ZADD', KEYS[4], turn[1], ARGV[1])
 redis.call('HSET', KEYS[2], 'p', 'ended', 'n', last, 'b', ARGV[8])
 local added = turn[5] == '' and {} or redis.pcall('XADD', KEYS[3], last .. '-0', 'd', turn[5])
 if added.err then
@@ -184,7 +185,6 @@ if added.err then
   return added
 end
 redis.call('HDEL', KEYS[2], 'z', 'k')
-redis.call('ZADD', KEYS[4], turn[1], ARGV[1])
 for _, key in ipairs({KEYS[2], KEYS[3], KEYS[4]}) do redis.call('PEXPIRE', key, ARGV[4]) end
 local size = 0
 for place, name in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1, 'REV')) do

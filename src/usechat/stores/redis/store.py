@@ -294,7 +294,7 @@ class RedisTurnStore:
         state = await when(self, head, lambda state: state.phase != "claimed")
         return state if state.phase else None
 
-    async def _copied(self, head: TurnHead, state: Look) -> Reader:
+    async def _copied(self, head: TurnHead, state: Look) -> Reader | None:
         copy = self.copies.get(head.turn)
         if copy is None:
             if sum(other.log.size for other in self.copies.values()) > self.settings.most_copied:
@@ -309,6 +309,9 @@ class RedisTurnStore:
         except BaseException:
             reader.leave()
             raise
+        if copy.is_lost:
+            reader.leave()
+            return None
         return reader
 
 
