@@ -315,8 +315,23 @@ async def test_a_worker_whose_turn_was_taken_over_and_ended_writes_nothing(
     for message in (said("a1", "Stale"), said("a9", "Stale")):
         assert not await history.end("chat", "t1", 4, message)
     assert await history.load("chat", "ann") == kept
-    assert await history.end("chat", "t1", 6, said("a1", "Taken over again"))
-    assert await history.load("chat", "ann") == [U1, said("a1", "Taken over again")]
+    again = said("a1", "Taken over again")
+    assert await history.has_ended("chat", "t1") is (taken_over is A1)
+    assert await history.end("chat", "t1", 6, again)
+    assert await history.load("chat", "ann") == [U1, A1 if taken_over is A1 else again]
+    assert await history.has_ended("chat", "t1")
+
+
+async def test_a_turn_that_goes_on_with_an_answer_has_not_ended_with_it(history: HistoryStore):
+    await begin(history, "t1", 0, [U1])
+    await history.end("chat", "t1", 1, A1)
+    for turn, new in (("t2", [said("a1", "With a tool's result")]), ("t3", list[UIMessage]())):
+        await begin(history, turn, 1 if new else 2, new)
+        assert not await history.has_ended("chat", turn)
+        longer = said("a1", f"More of {turn}")
+        assert await history.end("chat", turn, 1, longer)
+        assert (await history.has_ended("chat", turn), await history.load("chat", "ann")) == (True, [U1, longer])
+    assert not await history.has_ended("no chat", "t1")
 
 
 async def test_epochs_of_different_turns_have_nothing_to_do_with_each_other(history: HistoryStore):

@@ -13,7 +13,10 @@ import pytest
 from loopback import SECONDS, serving_here
 from redis_server import SECRET, RedisServer
 from usechat import Chat, ChatSettings, ToolCall, ToolResult, create_app
+from usechat.protocol.messages import UIMessage
 from usechat.server.chat_settings import Conflict
+from usechat.stores import Outcome
+from usechat.turns.turn import OnEnd
 
 pytestmark = pytest.mark.anyio
 
@@ -48,14 +51,17 @@ async def two(
     *,
     served: object = agent,
     history: str | None = None,
+    lease: float = 15.0,
+    on_end: OnEnd | None = None,
 ) -> AsyncGenerator[Two, None]:
     apps = [
         create_app(
             served,
             store=server.url,
+            lease=lease,
             approval_secret=SECRET,
             history=history or f"sqlite:///{folder}/chats.db",
-            settings=ChatSettings(conflict=conflict),
+            settings=ChatSettings(conflict=conflict, on_end=on_end),
             grace=None,
         )
         for _ in range(2)
@@ -82,6 +88,10 @@ async def said(lines: AsyncIterator[str]) -> None:
 async def metric(client: httpx.AsyncClient, name: str) -> float:
     lines = (await client.get("/metrics")).text.splitlines()
     return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
+
+
+async def orphaned(workers: Two) -> float:
+    return sum([await metric(client, "usechat_turns_orphaned_total") for client in (workers.a, workers.b)])
 
 
 async def test_a_turn_is_resumed_and_stopped_on_the_other_worker(server: RedisServer, tmp_path: Path) -> None:
@@ -168,3 +178,39 @@ async def test_an_approval_that_is_answered_on_both_workers_is_carried_out_by_on
         ends = [response.text.split("data: ")[-2].strip() for response in responses if response.is_success]
         assert ends == ['{"type":"finish","finishReason":"stop"}']
         assert [response.status_code for response in responses].count(409) == 5
+
+
+async def test_an_answer_that_was_stored_stays_when_redis_comes_back_from_the_middle_of_its_turn(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    goes_on, ends = asyncio.Event(), list[str]()
+
+    async def slow(chat: Chat) -> AsyncIterator[str]:
+        yield "Hello. "
+        await goes_on.wait()
+        yield "That is all."
+
+    async def on_end(outcome: Outcome, message: UIMessage) -> None:
+        ends.append(outcome)
+
+    async with two(server, tmp_path, served=slow, lease=0.5, on_end=on_end) as workers:
+        with server.client() as client:
+            async with workers.post(workers.a, "go") as here:
+                lines = here.aiter_lines()
+                await said(lines)
+                # As a replica has it that did not get the rest, or a disk.
+                kept = [(key, client.pttl(key), client.dump(key)) for key in client.keys("*")]
+                goes_on.set()
+                assert (await types(lines))[-1] == "finish"
+            client.flushall()
+            for key, life, value in kept:
+                client.restore(key, max(0, life), value)
+        async with asyncio.timeout(SECONDS):
+            # Until somebody has ended it again, which is seen from outside only.
+            while await orphaned(workers) == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert (await workers.a.post("/api/chat/1/stop")).status_code == 204
+        for client in (workers.a, workers.b):
+            messages = (await client.get("/api/chat/1/messages")).json()
+            assert [message["parts"][-1]["text"] for message in messages] == ["go", "Hello. That is all."]
+        assert ends == ["done"]

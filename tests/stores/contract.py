@@ -363,8 +363,7 @@ class _StoreMachine(RuleBasedStateMachine):
         if owner.turn.phase == "open" and not owner.is_fenced:
             return
         for _ in range(times):
-            self._run(claim.release())
-            self._model.release(owner)
+            assert self._run(claim.release()) == self._model.release(owner)
         for ended in self._endings.pop(owner.turn.head.turn, []) if owner.is_over else []:
             ended.set()
 

@@ -175,16 +175,17 @@ class Model:
             turn.phase, turn.sealed = "sealed", ending
         return True
 
-    def release(self, owner: Owner) -> None:
+    def release(self, owner: Owner) -> bool:
         turn = owner.turn
         if owner.is_fenced or owner.is_over:
-            return
+            return not owner.is_fenced
         owner.is_over = True
         if turn.sealed is None:
             turn.phase = "gone"
         else:
             turn.phase, turn.released_at, turn.outcome = "released", self.now, turn.sealed.outcome
             turn.frames += turn.sealed.last
+        return True
 
     def join(self, turn: Turn, reader: Reader) -> None:
         self.seen.append(Seen(turn, reader))

@@ -104,6 +104,9 @@ class Host:
         settings = TurnSettings(limits=limits, conflict=conflict, per_owner=per_owner, per_process=per_process)
         self.turns = Turns(self.store, self, settings, explain=masked, ended=self._ended)
 
+    async def has_ended(self, head: TurnHead) -> bool:
+        return head.turn in self.stored
+
     async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
         await self.store_it()
         self.stored.append(head.turn)
@@ -198,8 +201,8 @@ class FarClaim:
     async def seal(self, last: Sequence[bytes], outcome: Outcome) -> bool:
         return await _far(partial(self._inner.seal, last, outcome))
 
-    async def release(self) -> None:
-        await _far(self._inner.release)
+    async def release(self) -> bool:
+        return await _far(self._inner.release)
 
     def reader(self) -> Reader:
         return self._inner.reader()

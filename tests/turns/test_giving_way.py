@@ -210,8 +210,9 @@ def test_a_turn_whose_answer_is_not_stored_in_time_gives_way_all_the_same(new_st
             # It was sealed by its owner, so that its end is what the owner said.
             assert await read_to_the_end(reader) == [Start(first.head.message_id), Abort()]
             assert (host.stored, await host.store.live("a")) == ([first.head.turn], second.head)
+            assert host.ends == [(first.head.turn, "stopped")]
             await asyncio.sleep(200)
-            # The owner is told of the end when it is back, once, and the chat is its successor's.
+            # When the owner is back, nobody is told again, and the chat is its successor's.
             assert (host.ends, await host.store.live("a")) == ([(first.head.turn, "stopped")], second.head)
             await host.stop_all(second)
             await asyncio.sleep(1)

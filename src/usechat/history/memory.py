@@ -38,6 +38,7 @@ class _Row(msgspec.Struct):
     turn: str
     epoch: int
     written: float
+    is_answer: bool = False
 
 
 class MemoryHistory:
@@ -73,7 +74,8 @@ class MemoryHistory:
         written = time.time()
         rows = [_row(message, turn_id, epoch, written) for message in new]
         if not rows:
-            rows = [msgspec.structs.replace(chat.rows[keep - 1], turn=turn_id, epoch=epoch, written=written)]
+            question = {"turn": turn_id, "epoch": epoch, "written": written, "is_answer": False}
+            rows = [msgspec.structs.replace(chat.rows[keep - 1], **question)]
             keep -= 1
         chat.replace(keep, rows)
         chat.updated = written
@@ -94,7 +96,9 @@ class MemoryHistory:
             # An earlier worker of the turn may still come with an answer.
             chat.rows[mine].epoch = epoch
             return False
-        row = _row(message, turn_id, epoch, time.time())
+        if chat.rows[mine].is_answer:
+            return True
+        row = _row(message, turn_id, epoch, time.time(), is_answer=True)
         if chat.rows[mine].message_id == message.id:
             chat.rows[mine] = row
             return True
@@ -102,6 +106,11 @@ class MemoryHistory:
             return False
         chat.replace(mine + 1, [row, *chat.rows[mine + 1 :]])
         return True
+
+    async def has_ended(self, chat_id: str, turn_id: str) -> bool:
+        chat = self._chats.get(chat_id)
+        mine = chat.turns.get(turn_id) if chat is not None else None
+        return chat is not None and mine is not None and chat.rows[mine].is_answer
 
     async def load(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
@@ -191,5 +200,5 @@ class _Chat:
         return self.rows[position]
 
 
-def _row(message: UIMessage, turn_id: str, epoch: int, written: float) -> _Row:
-    return _Row(message.id, message.role, msgspec.json.encode(message), turn_id, epoch, written)
+def _row(message: UIMessage, turn_id: str, epoch: int, written: float, *, is_answer: bool = False) -> _Row:
+    return _Row(message.id, message.role, msgspec.json.encode(message), turn_id, epoch, written, is_answer)

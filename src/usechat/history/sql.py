@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Connection,
     DateTime,
@@ -25,6 +26,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    false,
     func,
     insert,
     select,
@@ -87,6 +89,7 @@ _CHATS = Table(
 )
 # `turn` is the last turn that wrote the message or began with it as its last one: where that turn's answer belongs.
 # `written` is when, in seconds since 1970, and `epoch` is the turn's, which rises when another worker takes it over.
+# `is_answer` says that the turn has ended with the message.
 _MESSAGES = Table(
     "usechat_messages",
     metadata,
@@ -96,6 +99,7 @@ _MESSAGES = Table(
     Column("role", Text, nullable=False, server_default="", info={"fill": _fill_role}),
     Column("turn", Text, nullable=False),
     Column("epoch", BigInteger, nullable=False, server_default="0"),
+    Column("is_answer", Boolean, nullable=False, server_default=false()),
     Column("written", Float(53), nullable=False, server_default="0"),
     Column("body", Text, nullable=False),
     UniqueConstraint("chat", "message_id"),
@@ -118,12 +122,14 @@ _HEAD = (
     .where(_THE_CHAT)
 )
 _OF_TURN = (
-    select(_CHATS.c.number, _MESSAGES.c.position, _MESSAGES.c.message_id, _MESSAGES.c.epoch, _LAST.label("last"))
+    select(_CHATS.c.number, _LAST.label("last"))
+    .add_columns(_MESSAGES.c.position, _MESSAGES.c.message_id, _MESSAGES.c.epoch, _MESSAGES.c.is_answer)
     .join_from(_CHATS, _MESSAGES)
     .where(_THE_CHAT, _MESSAGES.c.turn == bindparam("turn"))
     .order_by(_MESSAGES.c.position.desc())
     .limit(1)
 )
+_HAS_ENDED = _OF_TURN.with_only_columns(_MESSAGES.c.is_answer)
 _FIND = select(_MESSAGES.c.position).where(_OF_CHAT, _MESSAGES.c.message_id == bindparam("message_id"))
 _ROLE = select(_MESSAGES.c.role).where(_HERE)
 _BODY = select(_MESSAGES.c.body).where(_HERE)
@@ -174,7 +180,7 @@ class History:
         epoch: int,
     ) -> None:
         check_begin(after, keep, new)
-        turn: _Values = {"turn": turn_id, "epoch": epoch, "written": time.time()}
+        turn: _Values = {"turn": turn_id, "epoch": epoch, "written": time.time(), "is_answer": False}
         chat: _Values = {"updated": turn["written"]}
         if keep == 0:
             chat["title"] = title_of(new)
@@ -198,7 +204,7 @@ class History:
             raise ValueError(IDS_REPEAT) from error
 
     async def end(self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None) -> bool:
-        turn: _Values = {"turn": turn_id, "epoch": epoch, "written": time.time()}
+        turn: _Values = {"turn": turn_id, "epoch": epoch, "written": time.time(), "is_answer": True}
         answer: _Values = {}
         if message is not None and message.parts:
             check_answer(message)
@@ -208,6 +214,10 @@ class History:
         except IntegrityError:
             # A newer turn has brought the answer along itself.
             return False
+
+    async def has_ended(self, chat_id: str, turn_id: str) -> bool:
+        turn = {"chat_id": chat_id, "turn": turn_id}
+        return bool(await self._database.read(lambda connection: connection.scalar(_HAS_ENDED, turn)))
 
     async def load(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
@@ -326,6 +336,8 @@ def _end(connection: Connection, chat_id: str, turn: _Values, answer: _Values) -
         if mine.epoch < turn["epoch"]:
             connection.execute(_CHANGE, {**here, "epoch": turn["epoch"]})
         return False
+    if mine.is_answer:
+        return True
     if mine.message_id == answer["message_id"]:
         connection.execute(_CHANGE, {**here, **answer})
         return True

@@ -1,4 +1,4 @@
-"""What a history is: eight calls, and the view of a chat that one of them gives."""
+"""What a history is: nine calls, and the view of a chat that one of them gives."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -121,12 +121,16 @@ class HistoryStore(Protocol):
 
         It takes the place of the turn's question if it has its id (a continuation), else the place after it, also when
         a newer turn has added messages there. It is not stored if a newer turn has replaced the question, answers it
-        again or brought this answer along itself, nor after an end with a higher epoch. To end a turn twice does no
-        harm.
+        again or brought this answer along itself, nor after an end with a higher epoch. The first answer of a turn is
+        the one that stays: to end it again is True and changes nothing.
 
         Raises:
             ValueError: The message has no id, or is one that a request could not bring.
         """
+        ...
+
+    async def has_ended(self, chat_id: str, turn_id: str) -> bool:
+        """Whether the answer of the turn is stored."""
         ...
 
     async def load(

@@ -26,6 +26,7 @@ from usechat.server.admission import EXPIRED, Admission, admit, admit_unkept
 from usechat.server.signatures import ApprovalSigner, AskedCall, signed_approval_ids
 from usechat.slices import Slices
 from usechat.stores import TurnHead
+from usechat.turns.opening import Answers
 from usechat.turns.turns import NOT_FOUND
 
 __all__ = ["ChatHistory", "ClientHistory", "ServerHistory"]
@@ -41,7 +42,7 @@ _RETRY_SECONDS: Final = 1.0
 _PING_SECONDS: Final = 2.0
 
 
-class ChatHistory(Protocol):
+class ChatHistory(Answers, Protocol):
     """Says what of a request is believed, and keeps what is to be kept of a turn."""
 
     def key(self, chat_id: str, owner: str) -> str:
@@ -69,10 +70,6 @@ class ChatHistory(Protocol):
             RequestError: The chat has become somebody else's.
             TailChangedError: Somebody has written to the chat since the admission.
         """
-        ...
-
-    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
-        """The turn has ended with this message; after a bounded time the rest is done later."""
         ...
 
     async def load(self, head: TurnHead) -> list[UIMessage]:
@@ -162,6 +159,12 @@ class ServerHistory:
                 epoch=epoch,
             )
         )
+
+    async def has_ended(self, head: TurnHead) -> bool:
+        try:
+            return await self._history.has_ended(head.chat, head.turn)
+        except DatabaseBusyError:
+            return False
 
     async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
         if not message.parts:
@@ -277,6 +280,9 @@ class ClientHistory:
         # The store of turns lets an approval count once; here it is known before a turn gives way to another one.
         for approval_id in admission.approval_ids:
             self._signer.use(approval_id)
+
+    async def has_ended(self, head: TurnHead) -> bool:
+        return False
 
     async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
         pass

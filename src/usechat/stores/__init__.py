@@ -138,10 +138,11 @@ class Claim(Protocol):
         """
         ...
 
-    async def release(self) -> None:
-        """In one step: let the last frames be read, close the log and free the chat.
+    async def release(self) -> bool:
+        """In one step: let the last frames be read, close the log and free the chat; False if it is fenced.
 
-        A turn that was not opened leaves no trace, and one that was opened must be sealed.
+        A turn that was not opened leaves no trace, and one that was opened must be sealed. To release it again changes
+        nothing.
         """
         ...
 

@@ -207,9 +207,9 @@ class _Claim:
             self._sealed, self.phase = (last, outcome), "sealed"
         return self._sealed is not None
 
-    async def release(self) -> None:
+    async def release(self) -> bool:
         if self._fenced or self.phase == "released":
-            return
+            return not self._fenced
         if self._sealed is not None:
             last, outcome = self._sealed
             self.log.extend(last)
@@ -217,6 +217,7 @@ class _Claim:
         self._producer = self.log.counts = None
         self._store.free(self)
         self._move("released")
+        return True
 
     def reader(self) -> Reader:
         reader = Reader(self.log)

@@ -163,6 +163,9 @@ class _Opening:
 class _Nowhere:
     """Keeps no answers."""
 
+    async def has_ended(self, head: TurnHead) -> bool:
+        return False
+
     async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
         pass
 

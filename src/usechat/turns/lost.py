@@ -12,13 +12,30 @@ from usechat.protocol.reader import MessageReader
 from usechat.protocol.state import StreamState
 from usechat.slices import Slices
 from usechat.stores import Claim, Outcome, StopReason
+from usechat.turns.opening import Answers
 
-__all__ = ["end_of_lost"]
+__all__ = ["end_lost"]
 
 _INTERRUPTED: Final = "The answer was interrupted."
 
 
-async def end_of_lost(claim: Claim, why: StopReason | None) -> tuple[UIMessage, Sequence[bytes], Outcome]:
+async def end_lost(claim: Claim, why: StopReason | None, answers: Answers) -> tuple[Outcome, UIMessage] | None:
+    """End the turn; what it ended with, if nobody has been told of it yet.
+
+    One that was not sealed and whose answer is stored has ended before: the store of turns has lost its end.
+    """
+    message, last, outcome = await _end_of(claim, why)
+    has_ended = False
+    if claim.sealed is None:
+        has_ended = await answers.has_ended(claim.head)
+        if not await claim.seal(last, outcome):
+            return None
+    if not has_ended:
+        await answers.end(claim.head, claim.epoch, message)
+    return (outcome, message) if await claim.release() and not has_ended else None
+
+
+async def _end_of(claim: Claim, why: StopReason | None) -> tuple[UIMessage, Sequence[bytes], Outcome]:
     """The message of the turn, the frames that end it, and its outcome: those that its owner had sealed, or others."""
     log, sealed = claim.log, claim.sealed
     parts = () if log.continues is None else log.continues.parts

@@ -66,6 +66,10 @@ class Opening(Protocol):
 class Answers(Protocol):
     """Where the answers of turns are kept."""
 
+    async def has_ended(self, head: TurnHead) -> bool:
+        """Whether the answer of the turn is kept already, as far as can be told now."""
+        ...
+
     async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
         """Keep the answer; it gives up after a bounded time, and raises nothing."""
         ...

@@ -37,7 +37,7 @@ class Turn:
     happens once, under the output's lock and in any thread, and nothing can be said afterwards. Then, in the event
     loop, the turn is *ending*: its last frames are sealed, the agent is cancelled, `store_answer` keeps the message,
     and the claim is released, which shows the last frames to the readers and frees the chat. `on_end` is awaited
-    last, exactly once, by whoever sealed the turn.
+    last, once, by whoever released the turn.
     """
 
     __slots__ = (
@@ -315,7 +315,7 @@ class Turn:
             await self._survive(self._store_answer(outcome, message), "the answer of turn %s was not stored")
             if winding_down is not None:
                 await winding_down
-            await self.claim.release()
+            is_ours = await self.claim.release()
         if self._on_release is not None:
             self._on_release()
         self._released.set_result(None)

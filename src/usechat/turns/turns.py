@@ -24,7 +24,7 @@ from usechat.stores import (
     TurnStore,
 )
 from usechat.turns.clocks import TurnLimits
-from usechat.turns.lost import end_of_lost
+from usechat.turns.lost import end_lost
 from usechat.turns.opening import Answers, Opening
 from usechat.turns.places import RETRY_AFTER, Places, busy
 from usechat.turns.turn import Turn
@@ -324,12 +324,9 @@ class Turns:
 
     async def _end_lost(self, claim: Claim, why: StopReason | None) -> None:
         """End a turn whose owner is gone, as the owner would have done it."""
-        message, last, outcome = await end_of_lost(claim, why)
-        is_ours = claim.sealed is None and await claim.seal(last, outcome)
-        await self.answers.end(claim.head, claim.epoch, message)
-        await claim.release()
-        if is_ours:
-            await self._ended(claim.head, outcome, message)
+        ended = await end_lost(claim, why, self.answers)
+        if ended is not None:
+            await self._ended(claim.head, *ended)
 
     def _check_ready(self) -> None:
         if self._draining:

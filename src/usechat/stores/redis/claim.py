@@ -117,21 +117,22 @@ class RedisClaim:
                 await self._seal(last, outcome)
         return self._sealed is not None and not self.is_fenced
 
-    async def release(self) -> None:
+    async def release(self) -> bool:
         if self.is_fenced or self.phase == "released":
-            return
+            return not self.is_fenced
         if self._sealed is None:
             await self._drop()
-            return
+            return True
         while not self.is_fenced:
             reply = await self._insist(self._release())
             if reply[0] == b"OK":
                 self._released(*self._sealed)
-                return
+                return True
             if reply[0] == b"GONE" and await self._restored():
                 await self._seal_again(*self._sealed)
             else:
                 self.fence()
+        return False
 
     def reader(self) -> Reader:
         reader = Reader(self.log)
