@@ -204,6 +204,14 @@ def test_each_permission_that_a_user_lacks_is_found(rule: str, admin: Any, plain
     assert admin.dbsize() == 0
 
 
+def test_a_user_who_may_not_choose_the_database_is_told_so(levels: Levels, admin: Any, plain: int) -> None:
+    [finding] = examine(f"redis://{allow(admin, *MINIMAL)}@127.0.0.1:{plain}/1")
+    text = f"The Redis at 127.0.0.1:{plain} does not let this user choose database 1."
+    assert (finding.level, finding.text) == ("problem", text)
+    url = f"redis://{allow(admin, *MINIMAL, '+select', '+info', '+config|get')}@127.0.0.1:{plain}/1"
+    assert levels(url) == FIT
+
+
 def test_a_user_who_may_do_nothing_is_told_all_of_it(admin: Any, plain: int) -> None:
     found = examine(f"redis://{allow(admin)}@127.0.0.1:{plain}/0")
     [permissions] = [finding for finding in found if finding.check == "permissions"]
@@ -365,3 +373,12 @@ def test_tls_is_checked_as_the_store_checks_it(levels: Levels, doctor: Run, tmp_
         code, out, _ = doctor("--store", f"rediss://localhost:{secured}/0")
         line = f"problem  connection  The Redis at localhost:{secured} has no certificate that is trusted here."
         assert (code, out.splitlines()[0]) == (1, line)
+        [finding] = examine(f"rediss://localhost:{secured}/0?ssl_ca_certs={tmp_path}/none.crt")
+        text = "A file that the URL names is not there."
+        assert (finding.level, finding.text) == ("problem", text)
+    with fit_server(**{"tls-port": str(secured), "tls-auth-clients": "yes"}, **files):
+        [finding] = examine(f"rediss://localhost:{secured}/0?ssl_ca_certs={certificate}")
+        text = f"The Redis at localhost:{secured} broke off, as one does that wants a certificate of its clients."
+        assert (finding.level, finding.text) == ("problem", text)
+        of_client = f"ssl_certfile={certificate}&ssl_keyfile={key}"
+        assert levels(f"rediss://localhost:{secured}/0?ssl_ca_certs={certificate}&{of_client}") == FIT

@@ -9,7 +9,7 @@ from typing import Any, Final
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
-from redis.exceptions import AuthenticationError, BusyLoadingError, InvalidResponse, RedisError
+from redis.exceptions import AuthenticationError, BusyLoadingError, InvalidResponse, NoPermissionError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -89,6 +89,13 @@ class Address:
         match error:
             case AuthenticationError():
                 return f"{self} refuses the user or the password.", "Look at both in the URL, and at ACL LIST in Redis."
+            case NoPermissionError():
+                # All that is said before the first question is which database it is about.
+                database = self._options.get("db", 0)
+                return (
+                    f"{self} does not let this user choose database {database}.",
+                    "Add +select to the user's rules, or use database 0.",
+                )
             case BusyLoadingError():
                 return f"{self} is loading its data.", "Try again when it is done."
             case RedisTimeoutError():
@@ -102,9 +109,16 @@ class Address:
                 return self._explain_cause(_first_cause(error))
 
     def _explain_cause(self, cause: BaseException) -> tuple[str, str]:
+        if isinstance(cause, ssl.SSLEOFError) or (isinstance(cause, ssl.SSLError) and "_REQUIRED" in str(cause)):
+            return (
+                f"{self} broke off, as one does that wants a certificate of its clients.",
+                "Name it with ssl_certfile and ssl_keyfile in the URL.",
+            )
         if isinstance(cause, ssl.SSLError):
             told = "does not encrypt" if "WRONG_VERSION" in str(cause) else "has no certificate that is trusted here"
             return f"{self} {told}.", "Look at the scheme and the port, and at ssl_ca_certs in the URL."
+        if isinstance(cause, FileNotFoundError) and self.encrypted:
+            return "A file that the URL names is not there.", "Look at what stands after its question mark."
         if isinstance(cause, OSError) and cause.strerror:
             return f"{self} cannot be reached: {cause.strerror}.", "Look at host and port, and whether Redis runs."
         return (

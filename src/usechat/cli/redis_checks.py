@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from usechat.cli.redis_address import Address
 from usechat.cli.redis_permissions import COMMANDS, PATTERN, Missing, find_missing
@@ -84,6 +84,8 @@ def _hello(client: Any) -> dict[str, Any]:
     """The answer to what every user may ask; Redis knows it since version 6."""
     try:
         told: list[Any] = client.execute_command("HELLO")
+    except NoPermissionError:
+        raise
     except ResponseError:
         return {}
     return dict(zip(told[::2], told[1::2], strict=True))
