@@ -75,12 +75,29 @@ async def test_a_clock_of_redis_that_is_set_forward_ends_no_turn_of_a_worker_tha
             with redis_server.client() as client:
                 client.hset(claim.keys.turn, "d", "0")
             b.store.reap(claim.head)
-            await until(lambda: "the clock of Redis was set forward" in caplog.text)
+            await until(lambda: "the clock of Redis was set" in caplog.text)
             claim.append(frames("1"))
             await sent(claim)
             assert (b.lost, producer.fences) == ([], 0)
         await b.store.freed(claim.head)
         assert [taken.head for taken, _ in b.lost] == [claim.head]
+
+
+async def test_a_clock_of_redis_that_is_set_back_does_not_keep_the_turns_of_a_worker_that_died(
+    redis_server: RedisServer,
+) -> None:
+    async with worker(redis_server, lease=LEASE) as b:
+        async with worker(redis_server, lease=LEASE) as a:
+            claims = [(await opened(a, head(chat)))[0] for chat in ("read", "unread")]
+            there = await b.store.follow(claims[0].head)
+            assert there is not None
+        with redis_server.client() as client:
+            for claim in claims:
+                hour = (client.time()[0] + 3600) * 1_000_000
+                client.hset(claim.keys.turn, "d", hour)
+                client.zadd(b.store.keys.running, {claim.keys.member: hour})
+        assert await read_all(there) == frames("last")
+        await until(lambda: {taken.head.chat for taken, _ in b.lost} == {"read", "unread"})
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])

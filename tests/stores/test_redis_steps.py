@@ -11,7 +11,7 @@ from redis_server import RedisServer
 from soak import draws
 from stores.steps_model import StepsModel
 from usechat.stores.redis import steps
-from usechat.stores.redis.steps import Step
+from usechat.stores.redis.lua import Step
 
 _CHAT, _WORKERS = "c", "w:"
 _LONG = 10**15
@@ -85,8 +85,8 @@ class _Steps(RuleBasedStateMachine):
     def take(self, turn: str, which: int, worker: str, late: bool, jumped: bool) -> None:
         old = None if which == 3 else self._epoch(turn, which)
         keys = [_CHAT, _key(turn), _key(turn) + ":l", _key(turn) + ":r"]
-        latest = 0 if jumped else 10 * _LONG
-        answer = self._do(steps.TAKE, keys, turn, "" if old is None else old, worker, _lease(late), _WORKERS, latest)
+        possible = (0, 0) if jumped else (0, 10 * _LONG)
+        answer = self._do(steps.TAKE, keys, turn, "" if old is None else old, worker, _lease(late), _WORKERS, *possible)
         epoch = self._learn(answer[1]) if answer[0] == "OK" else 0
         # That it has jumped is told with the time.
         told = answer[:1] if answer[0] == "JUMPED" else answer

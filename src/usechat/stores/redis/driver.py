@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry as ThreadRetry
 
-from usechat.stores.redis.steps import Step
+from usechat.stores.redis.lua import Step
 
 __all__ = ["AWAY", "Command", "Reply", "ThreadWire", "Wire", "check_url", "is_transient"]
 

@@ -11,7 +11,7 @@ from redis.exceptions import ReadOnlyError
 
 from usechat.stores import Meter, StoreAwayError
 from usechat.stores.redis.driver import AWAY, Command, Reply, Wire, is_transient
-from usechat.stores.redis.steps import Step
+from usechat.stores.redis.lua import Step
 
 __all__ = ["Job", "Line", "NoMeter"]
 

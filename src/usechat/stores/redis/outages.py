@@ -19,7 +19,7 @@ _log = logging.getLogger("usechat")
 # In so many seconds after Redis is back, owners that live have given back what it forgot.
 GIVEN_BACK: Final = 2.0
 _AGAIN: Final = 0.1
-# A clock that was set forward by so many leases may have ended those of owners that live.
+# A clock that was set by so many leases may have ended those of owners that live.
 _SLACK: Final = 0.5
 _T = TypeVar("_T")
 
@@ -38,8 +38,8 @@ class Outages:
     """When Redis was away for the last time, as this process saw it, and what time it is there.
 
     A turn that Redis does not know may have an owner who gives it back at once. And a lease that has ended says nothing
-    until owners had the time of one lease to renew theirs, also at the beginning, and when the clock of Redis was set
-    forward: seen from the monotonic clock of this process, it is later there than it can be.
+    until owners had the time of one lease to renew theirs, also at the beginning, and when the clock of Redis was set:
+    seen from the monotonic clock of this process, it is earlier or later there than it can be.
 
     Redis is marked by whoever came first since it was empty: another mark says that it was emptied, of which all
     workers hear when somebody notices it.
@@ -69,9 +69,12 @@ class Outages:
         return max(0.0, self._given_back - time.monotonic())
 
     @property
-    def latest(self) -> int:
-        """The latest time, in microseconds, that it can be in Redis now if nobody has set its clock."""
-        return 0 if self._ahead is None else int(self._ahead + _ours() + self._slack)
+    def possible(self) -> tuple[int, int]:
+        """The earliest and the latest time, in microseconds, that it can be in Redis if nobody has set its clock."""
+        if self._ahead is None:
+            return 0, 0
+        now = self._ahead + _ours()
+        return int(now - self._slack), int(now + self._slack)
 
     def learn_time(self, now: int, asked: float) -> None:
         """It was so late in Redis at some moment since it was asked."""
@@ -79,8 +82,8 @@ class Outages:
             # Nobody knows at which.
             return
         ahead = now - _ours()
-        if self._ahead is not None and ahead > self._ahead + self._slack:
-            _log.warning("the clock of Redis was set forward, or this machine has slept: leases count again later")
+        if self._ahead is not None and abs(ahead - self._ahead) > self._slack:
+            _log.warning("the clock of Redis was set, or this machine has slept: leases count again later")
             self._since = time.monotonic()
         self._ahead = ahead
 

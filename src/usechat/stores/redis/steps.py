@@ -3,7 +3,7 @@
 A chat has one hash, `<chat>`: `t` the turn that has it, `h` that turn's head, `e` the highest epoch of its turns. Each
 turn has one, `<chat>:<turn>`:
 
-    p phase (claimed, open, sealed, ended)   e epoch   o owner, the worker   d when the lease ends
+    p phase (claimed, open, sealed, ended)   e epoch   o owner, the worker   d when the lease ends   l how long it is
     n index of the last chunk in the log     x why it was stopped            h head    c the message that it continues
     z the frames that end it, k how many, until they are in the log          y its outcome
     b the bytes of its log, when it has ended
@@ -18,8 +18,9 @@ forgotten the earlier ones.
 A step may be done twice: its second answer is that of the first. tests/stores/steps_model.py has the same in Python.
 """
 
-import hashlib
 from typing import Final
+
+from usechat.stores.redis.lua import FREE, INTEGER, LATE, NOW, READERS, Step
 
 __all__ = [
     "APPEND",
@@ -37,51 +38,11 @@ __all__ = [
     "SEAL",
     "STOP",
     "TAKE",
-    "Step",
 ]
 
-_NOW: Final = """
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-"""
-
-# A turn that has ended or was dropped no longer has its chat.
-_FREE: Final = """
-local function free(chat, turn)
-  if redis.call('HGET', chat, 't') == turn then redis.call('HDEL', chat, 't', 'h') end
-end
-"""
-
-# The readers of a turn on all workers but its owner, who counts its own. A worker that counts no more is gone.
-_READERS: Final = """
-local function readers(key, owner, now)
-  local total, all = 0, redis.call('HGETALL', key)
-  for i = 1, #all, 2 do
-    local count, till = string.match(all[i + 1], '^(%d+) (%d+)$')
-    if tonumber(till) <= now then redis.call('HDEL', key, all[i])
-    elseif all[i] ~= owner then total = total + tonumber(count) end
-  end
-  return total
-end
-"""
-
-_INTEGER: Final = """
-local function integer(number) return string.format('%.0f', number) end
-"""
-
-
-class Step:
-    """A script; Redis knows it by its digest once it has run it."""
-
-    def __init__(self, body: str, *, flags: str = "") -> None:
-        # A script that says its flags is refused before it has done anything, never in the middle.
-        self.source = f"#!lua{' flags=' + flags if flags else ''}\n{body}".encode()
-        self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
-
-
 CLAIM: Final = Step(
-    _NOW
-    + _INTEGER
+    NOW
+    + INTEGER
     + """
 -- KEYS chat turn | turn worker lease head ttl
 local chat = redis.call('HMGET', KEYS[1], 't', 'h', 'e')
@@ -95,7 +56,7 @@ end
 local epoch = integer(math.max(now, (tonumber(chat[3] or 0)) + 1))
 redis.call('HSET', KEYS[1], 't', ARGV[1], 'h', ARGV[4], 'e', epoch)
 redis.call('HSET', KEYS[2], 'p', 'claimed', 'e', epoch, 'o', ARGV[2], 'n', 0, 'h', ARGV[4],
-  'd', integer(now + ARGV[3]))
+  'd', integer(now + ARGV[3]), 'l', ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
 return {'OK', epoch}
@@ -158,8 +119,8 @@ return {'OK'}
 )
 
 RELEASE: Final = Step(
-    _FREE
-    + _INTEGER
+    FREE
+    + INTEGER
     + """
 -- KEYS chat turn log ended readers | turn epoch worker keep most bytes phase size
 -- Without an epoch it is a claim whose answer was lost.
@@ -214,20 +175,21 @@ return {'OK', turn[1]}
 )
 
 TAKE: Final = Step(
-    _NOW
-    + _FREE
-    + _INTEGER
+    NOW
+    + FREE
+    + INTEGER
+    + LATE
     + """
--- KEYS chat turn log readers | turn epoch worker lease workers latest
--- Without an epoch it is taken only from an owner whose lease has ended, unless it is later than it can be by the clock
--- of whoever takes it: then that of Redis was set forward, and has ended the lease.
-local turn = redis.call('HMGET', KEYS[2], 'e', 'o', 'p', 'd', 'x', 'n', 'z', 'k', 'y', 'h', 'c')
+-- KEYS chat turn log readers | turn epoch worker lease workers earliest latest
+-- Without an epoch it is taken only from an owner whose lease has ended, unless it is earlier or later than it can be
+-- by the clock of whoever takes it: then that of Redis was set, and has ended the lease.
+local turn = redis.call('HMGET', KEYS[2], 'e', 'o', 'p', 'd', 'x', 'n', 'z', 'k', 'y', 'h', 'c', 'l')
 if not turn[1] or turn[3] == 'ended' then
   free(KEYS[1], ARGV[1])
   return {'GONE'}
 end
-if ARGV[2] == '' and tonumber(turn[4]) > now then return {'ALIVE'} end
-if ARGV[2] == '' and now > tonumber(ARGV[6]) then return {'JUMPED', integer(now)} end
+if ARGV[2] == '' and not late(turn[4], turn[12], now) then return {'ALIVE'} end
+if ARGV[2] == '' and (now < tonumber(ARGV[6]) or now > tonumber(ARGV[7])) then return {'JUMPED', integer(now)} end
 if ARGV[2] ~= '' and ARGV[2] ~= turn[1] then return {'CHANGED', turn[1]} end
 local epoch = integer(math.max(now, turn[1] + 1))
 redis.call('PUBLISH', ARGV[5] .. turn[2], 'fenced ' .. ARGV[1] .. ' ' .. turn[1])
@@ -243,7 +205,7 @@ if turn[6] ~= '0' and redis.call('EXISTS', KEYS[3]) == 0 then
   redis.call('HSET', KEYS[2], 'p', 'open', 'n', 0)
   redis.call('HDEL', KEYS[2], 'z', 'k', 'y')
 end
-redis.call('HSET', KEYS[2], 'e', epoch, 'o', ARGV[3], 'd', integer(now + ARGV[4]))
+redis.call('HSET', KEYS[2], 'e', epoch, 'o', ARGV[3], 'd', integer(now + ARGV[4]), 'l', ARGV[4])
 redis.call('HSET', KEYS[1], 'e', epoch)
 redis.call('PUBLISH', KEYS[2], 'taken ' .. epoch)
 return {'OK', epoch, turn[3], turn[5], tonumber(turn[6]), turn[7], turn[8], turn[9], turn[10], turn[11]}
@@ -252,16 +214,16 @@ return {'OK', epoch, turn[3], turn[5], tonumber(turn[6]), turn[7], turn[8], turn
 )
 
 BEAT: Final = Step(
-    _NOW
-    + _READERS
-    + _INTEGER
+    NOW
+    + READERS
+    + INTEGER
     + """
 -- KEYS chat turn log readers | epoch worker lease ttl
 local turn = redis.call('HMGET', KEYS[2], 'e', 'o', 'p', 'x')
 if not turn[1] then return {'GONE'} end
 if turn[1] ~= ARGV[1] or turn[2] ~= ARGV[2] then return {'FENCED'} end
 if turn[3] == 'ended' then return {'CLOSED'} end
-redis.call('HSET', KEYS[2], 'd', integer(now + ARGV[3]))
+redis.call('HSET', KEYS[2], 'd', integer(now + ARGV[3]), 'l', ARGV[3])
 for i = 1, 3 do redis.call('PEXPIRE', KEYS[i], ARGV[4]) end
 return {'OK', turn[4], readers(KEYS[4], ARGV[2], now)}
 """,
@@ -269,20 +231,21 @@ return {'OK', turn[4], readers(KEYS[4], ARGV[2], now)}
 )
 
 LOOK: Final = Step(
-    _NOW
+    NOW
+    + LATE
     + """
 -- KEYS turn
-local turn = redis.call('HMGET', KEYS[1], 'p', 'e', 'n', 'd', 'y', 'c')
+local turn = redis.call('HMGET', KEYS[1], 'p', 'e', 'n', 'd', 'y', 'c', 'l')
 if not turn[1] then return {'GONE'} end
-return {turn[1], turn[2], tonumber(turn[3]), tonumber(turn[4]) <= now and 1 or 0, turn[5], turn[6]}
+return {turn[1], turn[2], tonumber(turn[3]), late(turn[4], turn[7], now) and 1 or 0, turn[5], turn[6]}
 """,
     flags="no-writes,allow-stale",
 )
 
 COUNT: Final = Step(
-    _NOW
-    + _READERS
-    + _INTEGER
+    NOW
+    + READERS
+    + INTEGER
     + """
 -- KEYS turn readers | turn worker count life workers
 local turn = redis.call('HMGET', KEYS[1], 'p', 'o')
@@ -299,8 +262,8 @@ return {'OK'}
 )
 
 RESTORE: Final = Step(
-    _NOW
-    + _INTEGER
+    NOW
+    + INTEGER
     + """
 -- KEYS chat turn spent | turn epoch worker lease head continues ttl spent_ttl id...
 local turn = redis.call('HMGET', KEYS[2], 'e', 'o', 'n')
@@ -313,7 +276,7 @@ if tonumber(chat[2] or 0) > tonumber(ARGV[2]) then return {'FENCED'} end
 if chat[1] and chat[1] ~= ARGV[1] then redis.call('DEL', KEYS[1] .. ':' .. chat[1]) end
 redis.call('HSET', KEYS[1], 't', ARGV[1], 'h', ARGV[5], 'e', ARGV[2])
 redis.call('HSET', KEYS[2], 'p', 'open', 'e', ARGV[2], 'o', ARGV[3], 'n', 0, 'h', ARGV[5],
-  'd', integer(now + ARGV[4]))
+  'd', integer(now + ARGV[4]), 'l', ARGV[4])
 if ARGV[6] ~= '' then redis.call('HSET', KEYS[2], 'c', ARGV[6]) end
 redis.call('DEL', KEYS[2] .. ':l')
 for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], ARGV[7]) end
@@ -325,8 +288,8 @@ return {'OK', 0}
 )
 
 NOTE: Final = Step(
-    _NOW
-    + _INTEGER
+    NOW
+    + INTEGER
     + """
 -- KEYS running | lease member...
 for i = 2, #ARGV do redis.call('ZADD', KEYS[1], integer(now + ARGV[1]), ARGV[i]) end
@@ -353,11 +316,14 @@ return ARGV[1]
 )
 
 DUE: Final = Step(
-    _NOW
-    + _INTEGER
+    NOW
+    + INTEGER
     + """
 -- KEYS running | lease most
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', integer(now), 'LIMIT', 0, ARGV[2])
+-- Nobody notes a turn for so long: it was before the clock of Redis was set back.
+local never = redis.call('ZRANGEBYSCORE', KEYS[1], integer(now + 10 * ARGV[1]), '+inf', 'LIMIT', 0, ARGV[2])
+for _, member in ipairs(never) do table.insert(due, member) end
 -- So that not all workers look at the same ones at the same time.
 for _, member in ipairs(due) do redis.call('ZADD', KEYS[1], integer(now + ARGV[1] / 4), member) end
 return {integer(now), due}

@@ -21,10 +21,11 @@ from usechat.stores.redis.keys import Keys
 from usechat.stores.redis.lease import Leases
 from usechat.stores.redis.line import Line, NoMeter
 from usechat.stores.redis.looks import Look, head_of
+from usechat.stores.redis.lua import Step
 from usechat.stores.redis.notices import Notices
 from usechat.stores.redis.outages import GIVEN_BACK, Outages
 from usechat.stores.redis.settings import Settings, milliseconds
-from usechat.stores.redis.steps import CLAIM, NOTE, PROBE, STOP, Step
+from usechat.stores.redis.steps import CLAIM, NOTE, PROBE, STOP
 from usechat.stores.redis.taking import TakeOver
 from usechat.stores.redis.waiting import when
 

@@ -17,9 +17,10 @@ from usechat.stores.redis.copies import Copy, CopyHost
 from usechat.stores.redis.driver import Reply
 from usechat.stores.redis.keys import TurnKeys
 from usechat.stores.redis.looks import frames_of, head_of
+from usechat.stores.redis.lua import Step
 from usechat.stores.redis.outages import Outages
 from usechat.stores.redis.settings import number
-from usechat.stores.redis.steps import DUE, TAKE, Step
+from usechat.stores.redis.steps import DUE, TAKE
 
 __all__ = ["TakeOver", "Takes"]
 
@@ -100,7 +101,7 @@ class TakeOver:
         host, keys = self._host, self._host.keys.of(head)
         asked = time.monotonic()
         parts = (head.turn.encode(), epoch, host.worker, host.settings.lease_us, host.keys.workers)
-        command = (TAKE, 4, keys.chat, keys.turn, keys.log, keys.readers, *parts, number(self._outages.latest))
+        command = (TAKE, 4, keys.chat, keys.turn, keys.log, keys.readers, *parts, *map(number, self._outages.possible))
         # A lease that ended while Redis was away says nothing when it is back.
         reply = await host.line.call(*command, within=host.settings.patience, once=not epoch)
         if reply[0] == b"OK":
