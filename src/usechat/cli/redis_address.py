@@ -90,7 +90,6 @@ class Address:
             case AuthenticationError():
                 return f"{self} refuses the user or the password.", "Look at both in the URL, and at ACL LIST in Redis."
             case NoPermissionError():
-                # All that is said before the first question is which database it is about.
                 database = self._options.get("db", 0)
                 return (
                     f"{self} does not let this user choose database {database}.",

@@ -85,6 +85,7 @@ def _hello(client: Any) -> dict[str, Any]:
     try:
         told: list[Any] = client.execute_command("HELLO")
     except NoPermissionError:
+        # Every user may ask it, so that the choice of a database was refused, which comes before.
         raise
     except ResponseError:
         return {}
