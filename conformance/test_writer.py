@@ -61,7 +61,7 @@ def agree(judge: Judge, chunks: list[Chunk], parts: list[dict[str, Any]], contin
     for client in clients:
         assert results[client]["accumulated"]["id"] == "m"
         assert results[client]["accumulated"]["parts"] == parts, client
-    assert judge.posts(chunks, clients, continues=old) == dict.fromkeys(clients, 1)
+    assert judge.posts_after(results, chunks, continues=old) == dict.fromkeys(clients, 1)
 
 
 def test_parallel_calls_and_results_stay_in_one_step_and_what_follows_begins_another(judge: Judge):
