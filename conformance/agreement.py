@@ -17,7 +17,7 @@ __all__ = ["FEW", "agree", "in_common", "message_of"]
 
 # The judge is a fixture of the whole session.
 FEW: Final = settings(
-    max_examples=draws(30), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=draws(15, 20), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

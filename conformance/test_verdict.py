@@ -239,7 +239,7 @@ def _is_advice(rule: str) -> bool:
 @pytest.mark.parametrize("profile", CLIENTS)
 def test_random_streams_are_refused_and_untidy_where_the_clients_have_it_so(judge: Judge, profile: ClientName) -> None:
     @seed(SEED)
-    @settings(MANY, max_examples=draws(40))
+    @settings(MANY, max_examples=draws(25, 16))
     @given(spoilt(profile))
     def compare(stream: Spoilt) -> None:
         # A page gives an id to each message that comes without one, and takes an empty one for none.

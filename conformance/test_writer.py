@@ -32,7 +32,7 @@ def test_any_sequence_of_calls_gives_a_stream_that_the_promised_clients_take(jud
     run_state_machine_as_test(
         Judged,
         settings=settings(
-            max_examples=draws(60, 20),
+            max_examples=draws(30, 40),
             stateful_step_count=25,
             deadline=None,
             print_blob=True,
