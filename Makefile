@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the product, `make test` sets up and runs every check.
-.PHONY: run page test soak faults fresh-clone setup packages format lock bench docs clean
+.PHONY: run page test types soak faults fresh-clone setup packages format lock bench docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -21,7 +21,7 @@ src/usechat/page/index.html: web/node_modules/ready $(PAGE_SOURCES)
 	cd web && node_modules/.bin/tsc --project . && node_modules/.bin/vite build --logLevel warn
 
 # More workers than cores, since many tests wait for a process or a socket.
-PYTEST := $(BIN)/pytest -n 5 --dist worksteal
+PYTEST := $(BIN)/pytest -n 4 --dist worksteal
 # The rest runs without coverage, which takes time.
 CORE := tests/protocol tests/sources tests/turns/test_plain_turns.py tests/turns/test_pump.py
 
@@ -33,6 +33,10 @@ COVERED := $(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/
 # As a user's checker sees the package.
 TYPED_PROGRAM := $(BIN)/mypy --strict --cache-dir .venv/mypy tests/typing/program.py
 
+# All that the checkers read, by name and content: what has passed once is not checked again, for a minute of work.
+TYPED_SOURCES := find . \( -name .venv -o -name node_modules -o -name .git \) -prune -o -type f \
+	\( -name '*.py' -o -name '*.pyi' -o -name py.typed -o -path './locks/*' -o -path ./pyproject.toml -o -path ./Makefile \) -print0
+
 test: setup
 	@echo "usechat: format and lint"
 	$(BIN)/ruff format --check .
@@ -42,13 +46,18 @@ test: setup
 	@echo "usechat: the documents that are made from the tables"
 	$(BIN)/python docs/generate.py --check
 	@echo "usechat: tests, the real clients and a real browser; beside them the core with its coverage, and the types, told at the end"
-	@{ $(BIN)/basedpyright --warnings && $(TYPED_PROGRAM); } > .venv/types.txt 2>&1 & types=$$!; \
+	@$(MAKE) --no-print-directory types > .venv/types.txt 2>&1 & types=$$!; \
 	{ $(BIN)/pytest -n 2 --cov --cov-report= $(CORE) && $(COVERED); } > .venv/core.txt 2>&1 & core=$$!; \
 	$(PYTEST) $(LONG) tests $(CORE:%=--ignore=%) conformance browser; passed=$$?; \
 	wait $$types; typed=$$?; \
 	wait $$core; covered=$$?; \
 	cat .venv/types.txt .venv/core.txt; \
 	exit $$((passed + typed + covered))
+
+types: .venv/ready
+	@sources=$$($(TYPED_SOURCES) | sort -z | xargs -0 sha256sum | sha256sum); \
+	if test "$$sources" = "$$(cat .venv/typed 2> /dev/null)"; then echo "usechat: nothing has changed since the types were found right"; \
+	else $(BIN)/basedpyright --warnings && $(TYPED_PROGRAM) && echo "$$sources" > .venv/typed; fi
 
 # What is too long for every run: more draws of the random tests, more kills.
 soak: setup fresh-clone

@@ -20,8 +20,8 @@ def faults_of(judge: Judge, body: str, clients: Iterable[str], *, continues: Any
     sent = _sent(body)
     before: list[Any] = continues["parts"] if continues else []
     clients = list(clients)
-    readings = judge.read(body, clients, continues=continues, each=True)
-    posts = judge.posts(body, clients, continues=continues, most=2)
+    readings = judge.read(body, clients, continues=continues)
+    posts = judge.posts_after(readings, body, continues=continues, most=2)
     return {client: _faults(sent, before, readings[client], posts[client]) for client in clients}
 
 
@@ -43,12 +43,12 @@ def _faults(sent: list[dict[str, Any]], before: list[Any], reading: Any, posts: 
         return {"the client crashes"}
     parts: list[Any] = [part for message in reading["messages"][-1:] for part in message["parts"]]
     tools = [part for part in parts if "toolCallId" in part]
-    # The chunk at which the client stopped has no snapshot.
-    stopped = len(reading["snapshots"]) if reading["status"] == "error" else len(sent)
+    # The chunk at which the client stopped does not count.
+    stopped = reading["consumed"] if reading["status"] == "error" else len(sent)
     told = [chunk["type"] for chunk in sent[stopped : stopped + 1]] == ["error"]
     found = {
         REFUSED: reading["status"] == "error" and not told,
-        "nothing is read": reading["status"] == "ready" and not reading["snapshots"],
+        "nothing is read": reading["status"] == "ready" and reading["consumed"] == 0,
         "chunks are never read": told and stopped < len(sent) - 1,
         "a part stays streaming": any(part.get("state") == "streaming" for part in parts),
         "an input stays streaming": any(part["state"] == "input-streaming" for part in tools),

@@ -29,10 +29,19 @@ async function valid(ai, messages) {
 
 async function read(ai, { sse, continues, each }) {
   const snapshots = [];
+  let consumed = 0;
+  let mayPost = false;
   const { chat, streaming, finish, toolCalls, data } = await converse(ai, {
     sse,
     continues,
-    onChunkConsumed: each ? message => snapshots.push(json(message)) : undefined,
+    onChunkConsumed: message => {
+      consumed++;
+      if (each) snapshots.push(json(message));
+    },
+    resubmitWhen: messages => {
+      mayPost ||= ai.lastAssistantMessageIsCompleteWithToolCalls({ messages });
+      return false;
+    },
   });
   const messages = json(chat.messages);
   return {
@@ -43,6 +52,8 @@ async function read(ai, { sse, continues, each }) {
     finish,
     toolCalls,
     data,
+    consumed,
+    mayPost,
     resubmits: ai.lastAssistantMessageIsCompleteWithToolCalls({ messages }),
     valid: await valid(ai, messages),
     ...(each && { snapshots }),

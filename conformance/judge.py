@@ -37,6 +37,15 @@ class Judge(Node):
         more = {} if continues is None else {"continues": continues}
         return self.request("loop", clients=list(clients), sse=body_of(stream), max=most, **more)["results"]
 
+    def posts_after(
+        self, readings: dict[str, Any], stream: Iterable[Chunk] | str, *, continues: Any = None, most: int = 5
+    ) -> dict[str, int]:
+        """The same of clients that have read the stream; only those that would post again need to do it."""
+        # A client that crashed tells nothing.
+        those = [client for client, reading in readings.items() if reading.get("mayPost", True)]
+        posts = self.posts(stream, those, continues=continues, most=most) if those else {}
+        return {client: posts.get(client, 1) for client in readings}
+
     def model_messages(self, messages: Any, clients: Iterable[str]) -> dict[str, Any]:
         """What `convertToModelMessages` of each client gives, in `messages`."""
         return self.request("model", clients=list(clients), messages=messages)["results"]

@@ -108,6 +108,16 @@ test('a turn that ends with a tool result is posted again', async () => {
   assert.deepEqual(Object.values(healthy.results), clients.map(() => 1));
 });
 
+test('who reads a turn tells how much of it was read and whether it would be posted again', async () => {
+  const told = async chunks => {
+    const { results } = await ask({ op: 'read', clients, sse: body(chunks) });
+    return new Set(Object.values(results).map(({ consumed, mayPost }) => `${consumed} ${mayPost}`));
+  };
+  assert.deepEqual(await told([...toolStep, finish]), new Set([`${toolStep.length + 1} true`]));
+  assert.deepEqual(await told([...textStep, finish]), new Set([`${textStep.length + 1} false`]));
+  assert.deepEqual(await told([...textStep, { type: 'no-such-chunk' }]), new Set([`${textStep.length} false`]));
+});
+
 test('a page does not see an empty last step until a later chunk updates it', async () => {
   const emptyStep = [...toolStep, { type: 'start-step' }, { type: 'finish-step' }];
   const unseen = await ask({ op: 'read', clients, sse: body([...emptyStep, { type: 'finish' }]) });

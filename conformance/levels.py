@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from judge import Judge, body_of
+from judge import Judge
 from same_json import as_json
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.messages import UIMessage
@@ -33,8 +33,8 @@ def levels_of(
     chunks, clients = list(stream), list(clients)
     sent: list[_Wire] = [msgspec.to_builtins(chunk) for chunk in chunks]
     posted = None if continues is None else as_json(continues)
-    readings = judge.read(body_of(chunks), clients, continues=posted, each=True)
-    posts = judge.posts(body_of(chunks), clients, continues=posted)
+    readings = judge.read(chunks, clients, continues=posted)
+    posts = judge.posts_after(readings, chunks, continues=posted)
     before = [] if continues is None else continues.parts
     return {client: _level(sent, before, readings[client], posts[client]) for client in clients}
 
@@ -44,8 +44,8 @@ def _level(sent: list[_Wire], before: list[_Wire], reading: Any, posts: Any) -> 
         return "refused"
     messages: list[Any] = reading["messages"] or [reading["accumulated"]]
     parts: list[_Wire] = messages[-1]["parts"]
-    # The chunk at which the client stopped has no snapshot.
-    stopped = len(reading["snapshots"]) if reading["status"] == "error" else len(sent)
+    # The chunk at which the client stopped does not count.
+    stopped = reading["consumed"] if reading["status"] == "error" else len(sent)
     told = [chunk["type"] for chunk in sent[stopped : stopped + 1]] == ["error"]
     throws = reading["status"] == "error" and not told
     unread = told and any(chunk["type"] not in _MERE_ENDS for chunk in sent[stopped + 1 :])

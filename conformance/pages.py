@@ -129,11 +129,11 @@ def bearer(token: str | None) -> dict[str, str]:
     return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
-class Browser(Node):
-    """A Node process in which any number of pages are open, of servers on this port if no other is named."""
+class Browser:
+    """Any number of pages in a Node process of `browser.mjs`, of servers on this port if no other is named."""
 
-    def __init__(self, port: int = 0) -> None:
-        super().__init__("browser.mjs")
+    def __init__(self, node: Node, port: int = 0) -> None:
+        self.node = node
         self._port = port
         self._open: list[Page] = []
 
@@ -153,7 +153,7 @@ class Browser(Node):
         kit: Kit | None = None,
     ) -> "Page":
         """Open a page of this client; with `hook`, of `useChat` in that release of @ai-sdk/react."""
-        number: int = self.ask(
+        number: int = self.node.ask(
             "open",
             client=client,
             port=port or self._port,
@@ -235,7 +235,7 @@ class Page:
         return self
 
     def _ask(self, op: str, **request: Any) -> Any:
-        return self._browser.ask(op, page=self._number, **request)
+        return self._browser.node.ask(op, page=self._number, **request)
 
 
 class Visit:

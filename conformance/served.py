@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from node import Node
 from pages import Browser, Server, Visit
 from promises import PINNED
 
@@ -16,10 +17,10 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def browser(server: Server) -> Iterator[Browser]:
-    browser = Browser(server.port)
+def browser(server: Server, pages_node: Node) -> Iterator[Browser]:
+    browser = Browser(pages_node, server.port)
     yield browser
-    browser.close()
+    browser.close_pages()
 
 
 @pytest.fixture(params=PINNED)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from agreement import in_common, message_of
 from gateways import SETTINGS
 from goldens import Case, cases, mapped
+from node import Node
 from pages import Browser, Message, Page, View
 from promises import PINNED, release_of
 from session_pages import House, SessionVisit, serving_house
@@ -31,10 +32,10 @@ def portal() -> Iterator[BlockingPortal]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    browser = Browser()
+def browser(pages_node: Node) -> Iterator[Browser]:
+    browser = Browser(pages_node)
     yield browser
-    browser.close()
+    browser.close_pages()
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 from agreement import agree
 from goldens import Case, cases, mapped
 from judge import Judge
+from node import Node
 from pages import Browser, Message, Server, Visit
 from promises import PINNED, PROMISES, release_of
 from same_json import strict
@@ -27,10 +28,10 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def browser(server: Server) -> Iterator[Browser]:
-    browser = Browser(server.port)
+def browser(server: Server, pages_node: Node) -> Iterator[Browser]:
+    browser = Browser(pages_node, server.port)
     yield browser
-    browser.close()
+    browser.close_pages()
 
 
 @pytest.fixture(params=WITH_APPROVALS)

@@ -170,7 +170,7 @@ def is_said(message: _Part) -> bool:
 
 @pytest.mark.parametrize("clients", [V5, V6, (*FIRST_V7, NEWEST)], ids=["v5", "v6", "v7"])
 def test_the_messages_for_a_model_are_those_of_every_release(judge: Judge, clients: tuple[str, ...]) -> None:
-    @settings(MANY, max_examples=draws(120))
+    @settings(MANY, max_examples=draws(60, 20))
     @given(HISTORIES)
     def check(messages: list[UIMessage]) -> None:
         for client in clients:

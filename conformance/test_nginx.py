@@ -42,10 +42,8 @@ def hop(nginx: Nginx, request: pytest.FixtureRequest) -> Hop:
 
 
 @pytest.fixture(scope="session")
-def far_browser(hop: Hop) -> Iterator[Browser]:
-    browser = Browser(hop.port)
-    yield browser
-    browser.close()
+def far_browser(hop: Hop, pages_node: Node) -> Browser:
+    return Browser(pages_node, hop.port)
 
 
 @pytest.fixture(params=NEWEST)
@@ -55,11 +53,10 @@ def visit(hop: Hop, far_browser: Browser, request: pytest.FixtureRequest) -> Ite
 
 
 @pytest.fixture
-def impatient(nginx: Nginx) -> Iterator[Browser]:
-    browser = Browser(nginx.hops["20 seconds"].port)
+def impatient(nginx: Nginx, pages_node: Node) -> Iterator[Browser]:
+    browser = Browser(pages_node, nginx.hops["20 seconds"].port)
     yield browser
     browser.close_pages()
-    browser.close()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import uvicorn
 from hypothesis import Phase, given, seed, settings
 from starlette.applications import Starlette
 
+from node import Node
 from pages import Browser, Message, Page, View, known_to
 from programs import PROGRAMS, Program, play
 from promises import PINNED, release_of
@@ -146,8 +147,8 @@ def spoken(messages: list[Message]) -> list[Message]:
     return [message for message in messages if message["parts"]]
 
 
-def test_every_client_ends_with_the_message_that_is_kept(house: House) -> None:
-    browser = Browser(house.port)
+def test_every_client_ends_with_the_message_that_is_kept(house: House, pages_node: Node) -> None:
+    browser = Browser(pages_node, house.port)
     names = (f"program-{number}" for number in count())
 
     @seed(SEED)
@@ -164,4 +165,4 @@ def test_every_client_ends_with_the_message_that_is_kept(house: House) -> None:
     try:
         run()
     finally:
-        browser.close()
+        browser.close_pages()

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 import uvicorn
 
+from node import Node
 from pages import Browser, Message, Page
 from promises import PINNED, PROMISES, release_of
 from usechat.agents.chat import Approval, Chat, ToolAnswer
@@ -77,11 +78,11 @@ class _Here:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(pages_node: Node) -> Iterator[Browser]:
     server = _Here()
-    browser = Browser(server.port)
+    browser = Browser(pages_node, server.port)
     yield browser
-    browser.close()
+    browser.close_pages()
     server.close()
 
 

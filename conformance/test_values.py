@@ -355,7 +355,7 @@ def compound(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-@settings(max_examples=draws(100, 30))
+@settings(max_examples=draws(40, 75))
 @given(st.recursive(LEAVES, compound, max_leaves=12))
 def test_the_clients_take_any_mixture_of_python_values(judge: Judge, value: Any):
     chunks = use_everywhere(lambda: value)

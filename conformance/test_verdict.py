@@ -209,7 +209,7 @@ def test_the_releases_that_are_named_take_the_stream(judge: Judge, name: str) ->
 def _agree(verdict: Verdict, levels: dict[str, Outcome]) -> bool:
     ours, theirs = outcome_of(verdict), worst(levels.values())
     if ours == "refused" or theirs == "refused":
-        return ours == theirs or _is_hasty(verdict)
+        return ours == theirs or _is_hasty(verdict) or _is_minded_by_v5_alone(verdict, levels)
     # What is untidy is so in the newest clients: old ones refuse calls and messages that all others take.
     theirs = worst(level for client, level in levels.items() if client in NEWEST)
     return ours == theirs or (ours == "untidy" and all(_is_advice(warning.rule) for warning in verdict.warnings))
@@ -225,6 +225,12 @@ def _is_hasty(verdict: Verdict) -> bool:
     return "takes its result away" in problem or "which began in an earlier step" in problem
 
 
+def _is_minded_by_v5_alone(verdict: Verdict, levels: dict[str, Outcome]) -> bool:
+    """Whether only clients of v5 mind, which were not asked, since the stream has an approval."""
+    problem = "" if verdict.violation is None else verdict.violation.problem
+    return "has not the `dynamic` of its call" in problem and all(release_of(client).major > 5 for client in levels)
+
+
 def _is_advice(rule: str) -> bool:
     # These two leave the message as it is: what comes after an error is not read, and the same id hurts who answers.
     return RULES[rule].reason is not UNSET or rule in ("after-error", "approval-twice")
@@ -233,7 +239,7 @@ def _is_advice(rule: str) -> bool:
 @pytest.mark.parametrize("profile", CLIENTS)
 def test_random_streams_are_refused_and_untidy_where_the_clients_have_it_so(judge: Judge, profile: ClientName) -> None:
     @seed(SEED)
-    @settings(MANY, max_examples=draws(40))
+    @settings(MANY, max_examples=draws(25, 16))
     @given(spoilt(profile))
     def compare(stream: Spoilt) -> None:
         # A page gives an id to each message that comes without one, and takes an empty one for none.

@@ -19,6 +19,7 @@ import msgspec
 from balancer import Balancer
 from loopback import SECONDS, free_port
 from node import HERE as CONFORMANCE
+from node import Node
 from nursery import WorkerSettings
 from pages import Browser, Kit, Message, Page
 from redis_server import PROGRAMS, RedisServer
@@ -153,7 +154,7 @@ class Cluster:
         """Open a chat in a page of this client, with the kit's transport or the stock one."""
 
         def opened() -> Page:
-            browser = self._browser = self._browser or Browser()
+            browser = self._browser = self._browser or Browser(Node("browser.mjs"))
             return browser.open(client, PATH, chat, port=port, messages=messages, kit=self._compiled() if kit else None)
 
         return await self.ask_page(opened)
@@ -175,7 +176,7 @@ class Cluster:
         await self.end_workers()
         self._nursery.communicate()
         if self._browser is not None:
-            await self.ask_page(self._browser.close)
+            await self.ask_page(self._browser.node.close)
         self._thread.shutdown()
         self.balancer.close()
         self.redis.close()

@@ -6,10 +6,16 @@ from hypothesis import HealthCheck, settings
 
 from postgres import Postgres
 from redis_server import RedisServer
-from soak import SOAK
+from soak import SOAK, draws
 
 # The first draw on a new machine builds tables, and any draw may meet a busy one: no test is at fault then.
-settings.register_profile("usechat", deadline=None, derandomize=not SOAK, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "usechat",
+    max_examples=draws(50, 2),
+    deadline=None,
+    derandomize=not SOAK,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("usechat")
 
 

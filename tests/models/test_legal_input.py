@@ -13,7 +13,7 @@ from soak import draws
 from ui_messages import HISTORIES
 from usechat import UIMessage, to_anthropic, to_model_messages, to_openai
 
-MANY: Final = settings(max_examples=draws(150), deadline=None)
+MANY: Final = settings(max_examples=draws(60, 25), deadline=None)
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 

@@ -27,7 +27,7 @@ def legal(chunks: list[Chunk]) -> None:
     assert judge(recorded_events(recording)).violation is None
 
 
-@settings(max_examples=draws(100, 60))
+@settings(max_examples=draws(40, 150))
 @given(SPOILT_LOGS, OPTIONS)
 def test_a_log_that_is_shuffled_cut_or_repeated_gives_a_legal_stream(
     log: list[dict[str, Any]], options: dict[str, Any]
@@ -35,7 +35,7 @@ def test_a_log_that_is_shuffled_cut_or_repeated_gives_a_legal_stream(
     legal(mapped("agent-ops", log, options))
 
 
-@settings(max_examples=draws(100, 60))
+@settings(max_examples=draws(40, 150))
 @given(ANY_FRAMES, OPTIONS)
 def test_frames_of_any_shape_give_a_legal_stream(frames: list[dict[str, Any]], options: dict[str, Any]) -> None:
     numbers = count(1)
@@ -49,7 +49,7 @@ def test_frames_of_any_shape_give_a_legal_stream(frames: list[dict[str, Any]], o
     legal([*chunks, *mapper.end()])
 
 
-@settings(max_examples=draws(100, 60))
+@settings(max_examples=draws(40, 150))
 @given(ANY_FRAMES, st.sampled_from((None, "a")))
 def test_no_frame_confuses_the_tracker(frames: list[dict[str, Any]], text: str | None) -> None:
     tracker = PromptTracker(text)

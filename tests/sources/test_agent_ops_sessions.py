@@ -136,10 +136,10 @@ def holds(model: Model) -> None:
 
 @pytest.mark.parametrize("block", range(2))
 def test_each_socket_is_shown_its_own_turn(block: int) -> None:
-    for number in range(draws(120)):
+    for number in range(draws(50, 24)):
         holds(Story(SEED + block * 1_000_000 + number).model)
 
 
 def test_frames_that_come_twice_change_nothing() -> None:
-    for number in range(draws(100)):
+    for number in range(draws(40, 25)):
         holds(Story(SEED + 9_000_000 + number, doubles=True).model)

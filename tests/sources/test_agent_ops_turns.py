@@ -71,6 +71,19 @@ def test_a_prompt_that_runs_at_once_may_be_aborted_from_its_first_sign_on() -> N
     assert not tracker.running
 
 
+def test_a_turn_of_v2_is_ours_where_no_prompt_is_echoed() -> None:
+    tracker = sent()
+    said = {"type": "message.part.text-delta", "turnId": "t-1", "delta": "Hello"}
+    assert kinds(tracker, {"type": "message.create", "turnId": "t-1"}, said) == ["began", "ours"]
+    assert kinds(tracker, {"type": "complete", "turnId": "t-1"}) == ["ended"]
+
+
+def test_an_error_before_any_echo_is_ours_unless_the_socket_greeted() -> None:
+    error = {"type": "error", "messageId": "e-1", "error": "boom"}
+    assert kinds(sent(), error) == ["ended"]
+    assert kinds(sent(init()), error) == ["other"]
+
+
 def test_a_socket_that_greets_again_changes_nothing_of_a_prompt_that_runs() -> None:
     tracker = sent(init())
     assert kinds(tracker, echo(), THINKING, init(busy=True), begin()) == ["other", "began", "other", "ours"]

@@ -29,7 +29,7 @@ def legal(chunks: list[Chunk], client: ClientName) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-@settings(max_examples=draws(50, 100))
+@settings(max_examples=draws(25, 200))
 @given(SPOILT_RUNS, OPTIONS)
 def test_a_log_that_is_shuffled_cut_or_repeated_gives_a_legal_stream(
     client: ClientName, log: list[dict[str, Any]], options: dict[str, Any]
@@ -54,7 +54,7 @@ CONTINUED = st.sampled_from(
 )
 
 
-@settings(max_examples=draws(150, 60))
+@settings(max_examples=draws(50, 180))
 @given(ANY_EVENTS, OPTIONS, CONTINUED, st.sampled_from(CLIENTS))
 def test_events_of_any_shape_give_a_legal_stream(
     events: list[dict[str, Any]], options: dict[str, Any], calls: list[dict[str, Any]], client: ClientName

@@ -19,7 +19,7 @@ def stream_of(events: list[dict[str, Any]], options: dict[str, Any]) -> list[Chu
     return chunks
 
 
-@settings(max_examples=draws(100, 30))
+@settings(max_examples=draws(40, 75))
 @given(RUNS, OPTIONS)
 def test_what_the_runs_of_a_flow_say_is_said_once_in_parts_of_their_own(story: Story, options: dict[str, Any]) -> None:
     said = story.said
@@ -28,7 +28,7 @@ def test_what_the_runs_of_a_flow_say_is_said_once_in_parts_of_their_own(story: S
     assert texts_of(stream_of(story.events, options)) == said
 
 
-@settings(max_examples=draws(100, 40))
+@settings(max_examples=draws(40, 100))
 @given(ANY_EVENTS, OPTIONS)
 def test_events_of_any_shape_in_any_order_give_a_legal_stream(
     events: list[dict[str, Any]], options: dict[str, Any]
