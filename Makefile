@@ -21,7 +21,7 @@ src/usechat/page/index.html: web/node_modules/ready $(PAGE_SOURCES)
 	cd web && node_modules/.bin/tsc --project . && node_modules/.bin/vite build --logLevel warn
 
 # More workers than cores, since many tests wait for a process or a socket.
-PYTEST := $(BIN)/pytest -n 4 --dist worksteal
+PYTEST := $(BIN)/pytest -n 6 --dist worksteal
 # The rest runs without coverage, which takes time.
 CORE := tests/protocol tests/sources tests/turns/test_plain_turns.py tests/turns/test_pump.py
 
