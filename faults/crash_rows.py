@@ -41,7 +41,8 @@ async def _kill_reader(stage: Stage, count: int) -> Batch:
     victim, other = draw.sample(cluster.ports, 2)
     first = cluster.balancer.first
     readers = ((victim, other), (first[victim],), (other, victim))
-    for script in scripts(draw, count, pieces=120):
+    # A page that has read the chat and comes to the turn only when it is over would show the question alone.
+    for script in scripts(draw, count, pieces=120, lasts=3.0):
         run = await stage.begin(script, first[other], Expected.of("finish", whole=True), readers)
         await run.resume(first[victim])
     await draw.choice(stage.runs).followers[0].seen(draw.randrange(60))

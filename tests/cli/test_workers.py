@@ -14,6 +14,7 @@ import pytest
 from loopback import ABORTED, SECONDS, USECHAT, Process, running
 from redis_server import SECRET, RedisServer
 
+RUNNING, STARTED = "usechat_turns_running", "usechat_turns_started_total"
 AGENT = """
 import asyncio
 import os
@@ -101,10 +102,11 @@ def test_each_worker_tells_what_all_of_them_count_and_one_that_died_has_no_turns
 ) -> None:
     redis_server.empty()
 
-    def told(*names: str) -> list[list[float]]:
-        """These metrics, as whoever is asked tells them, asked so often that nobody is left out."""
+    def told() -> list[dict[str, float]]:
+        """How many turns run and have begun, as whoever is asked tells it, asked so often that nobody is left out."""
         pages = [httpx.get(f"{url}/metrics").text for _ in range(12)]
-        return [[float(line.split()[-1]) for line in page.splitlines() if line.startswith(names)] for page in pages]
+        rows = [[line.split() for line in page.splitlines() if not line.startswith("#")] for page in pages]
+        return [{name: float(value) for name, value in row if name in (RUNNING, STARTED)} for row in rows]
 
     with serve(redis_server, tmp_path) as process:
         url = begun(address(process))
@@ -115,14 +117,14 @@ def test_each_worker_tells_what_all_of_them_count_and_one_that_died_has_no_turns
             return all(any(f'"{pid}"' in answer for answer in answers) for pid in children(process.pid))
 
         until(have_all_answered)
-        assert told("usechat_turns_running ", "usechat_turns_started_total ") == [[0.0, len(answers)]] * 12
+        until(lambda: told() == [{RUNNING: 0, STARTED: len(answers)}] * 12)
         with httpx.stream("POST", f"{url}/api/chat", json=body("stays", "stay"), timeout=SECONDS) as response:
             pid = next(pid for line in response.iter_lines() for pid in children(process.pid) if f'"{pid}"' in line)
-            assert told("usechat_turns_running ") == [[1.0]] * 12
+            until(lambda: told() == [{RUNNING: 1, STARTED: len(answers) + 1}] * 12)
             os.kill(pid, signal.SIGKILL)
         until(lambda: len(now := children(process.pid)) == 2 and pid not in now)
         begun(url)
-        assert told("usechat_turns_running ", "usechat_turns_started_total ") == [[0.0, len(answers) + 1]] * 12
+        until(lambda: told() == [{RUNNING: 0, STARTED: len(answers) + 1}] * 12)
 
 
 def test_workers_end_with_their_parent(redis_server: RedisServer, tmp_path: Path) -> None:
