@@ -92,7 +92,8 @@ class RedisClaim:
         reply = await self._call((OPEN, 2, self.keys.turn, self.keys.spent, *parts), settings.patience)
         if reply[0] == b"SPENT":
             raise SpentError("An id was used before.")
-        if reply[0] != b"OK":
+        # Another owner may have taken it over while the answer was on its way.
+        if reply[0] != b"OK" or self.is_fenced:
             self.fence()
             raise FencedError(_TAKEN_OVER)
         self._spends = ids
