@@ -71,16 +71,19 @@ async def _pause_producer(stage: Stage, count: int) -> Batch:
     sleeper.send(signal.SIGCONT)
     await asyncio.gather(*(run.followed() for run in stage.runs))
     figures = {"from the pause to the end at the other worker": [end - at for end in ended if end is not None]}
-    await _cancelled(stage)
-    return Batch(figures=figures)
+    running = await _not_cancelled(stage)
+    return Batch(figures=figures, judge=lambda _records, _notes: [f"the agent of {each} goes on" for each in running])
 
 
-async def _cancelled(stage: Stage) -> None:
-    """Wait until the agents of all turns have been cancelled."""
+async def _not_cancelled(stage: Stage) -> list[str]:
+    """Wait until the agents of all turns have been cancelled; those that have not been."""
     wanted = {f"{run.chat} {run.script.seed}" for run in stage.runs}
-    async with asyncio.timeout(SECONDS):
-        while not wanted <= {note.subject for note in stage.cluster.notes.read() if note.what == "cancelled"}:
-            await asyncio.sleep(0.02)
+    deadline = time.monotonic() + SECONDS / 4
+    while True:
+        running = wanted - {note.subject for note in stage.cluster.notes.read() if note.what == "cancelled"}
+        if not running or time.monotonic() > deadline:
+            return sorted(running)
+        await asyncio.sleep(0.02)
 
 
 async def _rolling_restart(stage: Stage, _count: int) -> Batch:

@@ -86,8 +86,9 @@ class Speaker:
             async for event in _said(script):
                 yield event
             self._notes.add("said all", subject)
-        except asyncio.CancelledError:
-            self._notes.add("cancelled", subject)
+        # The second, if what it had said was being passed on at that moment.
+        except (asyncio.CancelledError, GeneratorExit) as error:
+            self._notes.add("cancelled", subject, type(error).__name__)
             raise
 
     async def on_end(self, outcome: Outcome, message: UIMessage) -> None:

@@ -6,7 +6,9 @@ import time
 import pytest
 
 from redis_server import RedisServer
+from stores.contract import Producer
 from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
+from usechat.stores import FencedError
 from usechat.stores.redis import outages
 
 pytestmark = pytest.mark.anyio
@@ -162,6 +164,17 @@ async def test_an_owner_that_was_taken_for_dead_writes_nothing_more_and_its_read
         claim.append(frames("2", "3"))
         assert [await read_all(here), await read_all(there)] == [frames("1", "last")] * 2
         assert (producer.fences, await claim.seal(frames("4"), "done")) == (1, False)
+
+
+async def test_a_claim_that_is_fenced_while_its_opening_is_on_its_way_is_not_open(redis_server: RedisServer) -> None:
+    async with worker(redis_server) as a:
+        claim, producer = await a.store.claim(head("late")), Producer()
+        opening = asyncio.create_task(claim.open(producer, None, ()))
+        await asyncio.sleep(0)
+        a.store.notices.hear(f"fenced {claim.head.turn} {claim.epoch}".encode())
+        with pytest.raises(FencedError):
+            await opening
+        assert (claim.phase, producer.counts) == ("claimed", [])
 
 
 async def test_readers_end_with_an_error_who_have_read_what_redis_lost_before_the_turn_was_taken_over(

@@ -275,6 +275,24 @@ async def test_a_stop_is_immediate_and_keeps_what_was_said() -> None:
     assert played.turn.stopped == "stopped"
 
 
+async def test_an_agent_is_closed_by_a_stop_that_comes_while_what_it_said_is_passed_on() -> None:
+    closed_by = list[type[BaseException]]()
+
+    async def agent(chat: Chat) -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "hello"
+        except BaseException as error:
+            closed_by.append(type(error))
+            raise
+
+    played = await play(agent)
+    await played.changed()
+    played.turn.stop("stopped")
+    assert (await played.ended())[-1] == Abort()
+    assert closed_by == [GeneratorExit]
+
+
 async def test_a_thread_that_blocks_is_left_behind() -> None:
     release, over = threading.Event(), threading.Event()
 
