@@ -80,10 +80,10 @@ setup: packages .venv/ready conformance/node_modules/ready browser/node_modules/
 # The tests start an nginx, a PostgreSQL, a Redis, a Valkey and a Chromium of their own, and need only the programs.
 NGINX := $(shell PATH="$$PATH:/usr/sbin" command -v nginx 2> /dev/null)
 INITDB := $(or $(shell command -v initdb 2> /dev/null),$(wildcard /usr/lib/postgresql/*/bin/initdb))
-CHROMIUM := $(wildcard /usr/bin/chromium)
+CHROMIUM := $(wildcard /usr/bin/chromium-headless-shell)
 REDIS := $(shell command -v redis-server 2> /dev/null)
 VALKEY := $(shell command -v valkey-server 2> /dev/null)
-MISSING := $(if $(NGINX),,nginx) $(if $(INITDB),,postgresql) $(if $(CHROMIUM),,chromium) $(if $(REDIS),,redis-server)
+MISSING := $(if $(NGINX),,nginx) $(if $(INITDB),,postgresql) $(if $(CHROMIUM),,chromium-headless-shell) $(if $(REDIS),,redis-server)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet=2
 

@@ -26,7 +26,7 @@ const FLAGS = [
 
 // Playwright gives it an empty folder for the user's data.
 const launching = chromium.launch({
-  executablePath: '/usr/bin/chromium',
+  executablePath: '/usr/bin/chromium-headless-shell',
   headless: true,
   chromiumSandbox: false,
   args: FLAGS,

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from sqlalchemy import Column, Connection, ForeignKey, Integer, Pool, Table, Text, event, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
+from loopback import SECONDS
 from postgres import Postgres
 from usechat.database import Database, metadata
 from usechat.errors import DatabaseBusyError
@@ -216,6 +218,33 @@ async def test_a_server_that_cut_the_connections_is_connected_to_again(postgres:
     assert await database.run(names) == ["after", "before"]
     await database.aclose()
     await other.aclose()
+
+
+async def test_a_transaction_that_nobody_goes_on_with_is_ended_by_the_server_and_done_again_by_whoever_wakes(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("usechat.database.postgres._IDLE", 0.2)
+    url = postgres.create()
+    sleeper, other = Database(url), Database(url)
+    await add(sleeper, "name")
+    lock, attempts = PARENTS.select().with_for_update(), list[int]()
+
+    async def lock_elsewhere() -> None:
+        await other.run(lambda connection: connection.execute(lock), within=SECONDS)
+        await other.aclose()
+
+    def sleep(connection: Connection) -> None:
+        attempts.append(len(attempts))
+        connection.execute(lock)
+        if len(attempts) == 1:
+            # All of the loop sleeps, until somebody else has got the lock.
+            with ThreadPoolExecutor(1) as elsewhere:
+                elsewhere.submit(asyncio.run, lock_elsewhere()).result()
+        connection.execute(lock)
+
+    await sleeper.run(sleep, within=SECONDS)
+    assert attempts == [0, 1]
+    await sleeper.aclose()
 
 
 async def test_a_database_in_memory_ends_when_it_is_closed():

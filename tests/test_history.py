@@ -331,7 +331,17 @@ async def test_a_turn_that_goes_on_with_an_answer_has_not_ended_with_it(history:
         longer = said("a1", f"More of {turn}")
         assert await history.end("chat", turn, 1, longer)
         assert (await history.has_ended("chat", turn), await history.load("chat", "ann")) == (True, [U1, longer])
-    assert not await history.has_ended("no chat", "t1")
+
+
+async def test_a_turn_of_which_nothing_is_there_any_more_has_ended(history: HistoryStore):
+    await begin(history, "t1", 0, [U1])
+    await history.end("chat", "t1", 1, A1)
+    # Its question is answered again, edited, and deleted.
+    for turn, keep, new in (("t2", 1, list[UIMessage]()), ("t3", 0, [U2])):
+        await begin(history, turn, keep, new)
+        assert [await history.has_ended("chat", other) for other in ("t1", turn)] == [True, False]
+    await history.delete("chat", "ann")
+    assert await history.has_ended("chat", "t3")
 
 
 async def test_epochs_of_different_turns_have_nothing_to_do_with_each_other(history: HistoryStore):

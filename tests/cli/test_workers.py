@@ -144,6 +144,7 @@ import sys
 import time
 from multiprocessing.connection import wait
 
+from usechat.cli import workers
 from usechat.cli.workers import run_workers
 
 waits = 0
@@ -160,8 +161,18 @@ class Work:
 
 
 def work_slowly(listener):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), os._exit(0)))
+    os.kill(os.getppid(), getattr(signal, sys.argv[1]))
+    time.sleep(3600)
+
+
+def be_deaf(listener):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.kill(os.getppid(), signal.SIGTERM)
+    while sys.argv[1] == "deaf to many":
+        time.sleep(0.1)
+        os.kill(os.getppid(), signal.SIGTERM)
     time.sleep(3600)
 
 
@@ -172,16 +183,22 @@ def count_waits(frame, event, _):
 
 if __name__ == "__main__":
     sys.setprofile(count_waits)
-    run_workers(2, Work() if sys.argv[1] == "early" else work_slowly, socket.create_server(("127.0.0.1", 0)))
+    slow = 2, work_slowly, 60.0
+    kinds = {"early": (2, Work(), 60.0), "deaf": (1, be_deaf, 0.0), "deaf to many": (1, be_deaf, None)}
+    count, work, grace = kinds.get(sys.argv[1], slow)
+    workers._LAST_SECONDS = workers._HURRIED_SECONDS = 0.5
+    run_workers(count, work, socket.create_server(("127.0.0.1", 0)), grace)
     # A process whose end has begun is not always over yet, so that it is looked at some times.
     print("over", waits < 2_000, flush=True)
 """
 
 
-@pytest.mark.parametrize("when", ["early", "late"])
-def test_a_signal_ends_workers_that_are_being_started_and_the_parent_waits_for_them_without_spinning(
-    tmp_path: Path, when: str
+@pytest.mark.parametrize("how", ["early", "SIGTERM", "SIGINT", "SIGHUP", "deaf", "deaf to many"])
+def test_a_signal_ends_workers_also_while_they_start_and_the_parent_waits_for_them_in_bounds_and_without_spinning(
+    tmp_path: Path, how: str
 ) -> None:
     (tmp_path / "starting.py").write_text(STARTING, "utf-8")
-    with running([sys.executable, "starting.py", when], tmp_path) as process:
+    (tmp_path / "counts").mkdir()
+    with running([sys.executable, "starting.py", how], tmp_path, TMPDIR=str(tmp_path / "counts")) as process:
         assert process.first_line() == "over True\n"
+        assert list((tmp_path / "counts").iterdir()) == []

@@ -4,7 +4,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -257,6 +257,11 @@ async def test_an_app_without_grace_leaves_signals_alone() -> None:
         (lambda: create_app(echo, allowed_hosts=["a:1"]), "'a:1' is not a host such as chat.example"),
         (lambda: create_app(echo, cors=["*"], cors_credentials=True), "CORS with credentials needs a list of origins"),
         (lambda: create_app(echo, history=""), "The database URL must be one of SQLite or PostgreSQL"),
+        (
+            lambda: ChatSettings(conflict=cast(Any, "wait")),
+            "The conflict must be one of replace, queue, reject, and is 'wait'.",
+        ),
+        (lambda: create_app(echo, client=cast(Any, "v9")), "The client must be one of portable, "),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_when_the_app_is_made(make: Callable[[], object], sentence: str) -> None:

@@ -180,8 +180,9 @@ async def test_an_approval_that_is_answered_on_both_workers_is_carried_out_by_on
         assert [response.status_code for response in responses].count(409) == 5
 
 
-async def test_an_answer_that_was_stored_stays_when_redis_comes_back_from_the_middle_of_its_turn(
-    server: RedisServer, tmp_path: Path
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_an_answer_that_was_stored_stays_as_it_is_when_redis_comes_back_from_the_middle_of_its_turn(
+    server: RedisServer, tmp_path: Path, *, is_deleted: bool
 ) -> None:
     goes_on, ends = asyncio.Event(), list[str]()
 
@@ -202,6 +203,8 @@ async def test_an_answer_that_was_stored_stays_when_redis_comes_back_from_the_mi
                 kept = [(key, client.pttl(key), client.dump(key)) for key in client.keys("*")]
                 goes_on.set()
                 assert (await types(lines))[-1] == "finish"
+            if is_deleted:
+                assert (await workers.a.delete("/api/chat/1")).status_code == 204
             client.flushall()
             for key, life, value in kept:
                 client.restore(key, max(0, life), value)
@@ -212,5 +215,6 @@ async def test_an_answer_that_was_stored_stays_when_redis_comes_back_from_the_mi
         assert (await workers.a.post("/api/chat/1/stop")).status_code == 204
         for client in (workers.a, workers.b):
             messages = (await client.get("/api/chat/1/messages")).json()
-            assert [message["parts"][-1]["text"] for message in messages] == ["go", "Hello. That is all."]
+            texts = [message["parts"][-1]["text"] for message in messages]
+            assert texts == ([] if is_deleted else ["go", "Hello. That is all."])
         assert ends == ["done"]

@@ -51,7 +51,9 @@ def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     if settings.reload:
         _serve_and_reload(settings, listener)
     elif settings.workers > 1:
-        run_workers(settings.workers, partial(_serve_as_worker, settings), listener)
+        # An app of one's own has its own grace.
+        grace = settings.grace if _is_agent(load_target(settings)) else None
+        run_workers(settings.workers, partial(_serve_as_worker, settings), listener, grace)
     else:
         serve(app, settings, listener)
 

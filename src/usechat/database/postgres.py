@@ -5,9 +5,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import URL, Connection
+from sqlalchemy import URL, Connection, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from usechat.database.schema import create_tables
 from usechat.errors import DatabaseBusyError
@@ -22,6 +24,9 @@ _T = TypeVar("_T")
 
 # Opening may have to fill a new column, and goes on when those who wait for it give up.
 _OPEN_WITHIN: Final = 300.0
+# After so many seconds the server ends a transaction that nobody goes on with: that of a process that was stopped, or of
+# a machine that is gone, would keep its chat locked.
+_IDLE: Final = 5.0
 # What it takes to say good-bye to a server that answers.
 _CLOSE_WITHIN: Final = 1.0
 # The classes of SQLSTATE that say that the server is away or has no room: connection exception, insufficient
@@ -34,9 +39,7 @@ class Postgres:
     """A pool of connections. They belong to the event loop that opened them: another loop gets a new pool."""
 
     def __init__(self, url: URL) -> None:
-        from sqlalchemy.ext.asyncio import create_async_engine
-
-        self._make_engine = lambda: create_async_engine(url, hide_parameters=True)
+        self._make_engine = lambda: _make_engine(url)
         self._engine = self._make_engine()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: AsyncGenerator[None] | None = None
@@ -117,6 +120,22 @@ class Postgres:
             return await _attempt(engine, work)
         except _LostError as error:
             raise DatabaseBusyError from error.__cause__
+
+
+def _make_engine(url: URL) -> "AsyncEngine":
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    engine = create_async_engine(url, hide_parameters=True)
+    event.listen(engine.sync_engine, "connect", _set_up)
+    return engine
+
+
+def _set_up(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
+    # As a statement, because poolers refuse settings that come with the connection.
+    cursor = connection.cursor()
+    cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE * 1000:.0f}")
+    cursor.close()
+    connection.commit()
 
 
 async def _closing_with_loop(engine: "AsyncEngine") -> AsyncGenerator[None]:

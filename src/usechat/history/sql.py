@@ -217,7 +217,7 @@ class History:
 
     async def has_ended(self, chat_id: str, turn_id: str) -> bool:
         turn = {"chat_id": chat_id, "turn": turn_id}
-        return bool(await self._database.read(lambda connection: connection.scalar(_HAS_ENDED, turn)))
+        return await self._database.read(lambda connection: connection.scalar(_HAS_ENDED, turn)) is not False
 
     async def load(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None

@@ -130,7 +130,7 @@ class HistoryStore(Protocol):
         ...
 
     async def has_ended(self, chat_id: str, turn_id: str) -> bool:
-        """Whether the answer of the turn is stored."""
+        """Whether the answer of the turn is stored, or nothing of the turn is there any more."""
         ...
 
     async def load(

@@ -1,8 +1,10 @@
 """How the turns of an endpoint behave."""
 
+from typing import get_args
+
 from msgspec import Struct
 
-from usechat.protocol.clients import ClientName
+from usechat.protocol.clients import CLIENTS, ClientName
 from usechat.protocol.values import VALUE_LIMIT
 from usechat.turns.clocks import TurnLimits
 from usechat.turns.failures import ErrorText
@@ -19,6 +21,9 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
     `queue_seconds` at most, or is rejected. `approval_ttl` is for how many seconds an approval that was asked for can
     be answered. `error_text` may choose what the user reads of an exception; None is the masked text. With
     `event_names`, server-sent events have an `event:` line with the type of their chunk.
+
+    Raises:
+        ValueError: there is no such client, or nothing that `conflict` could mean.
     """
 
     client: ClientName = "portable"
@@ -33,6 +38,11 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
     error_text: ErrorText | None = None
     on_end: OnEnd | None = None
     event_names: bool = False
+
+    def __post_init__(self) -> None:
+        for name, given, known in (("client", self.client, CLIENTS), ("conflict", self.conflict, get_args(Conflict))):
+            if given not in known:
+                raise ValueError(f"The {name} must be one of {', '.join(known)}, and is {given!r}.")
 
     @property
     def turns(self) -> TurnSettings:

@@ -22,7 +22,7 @@ _INTERRUPTED: Final = "The answer was interrupted."
 async def end_lost(claim: Claim, why: StopReason | None, answers: Answers) -> tuple[Outcome, UIMessage] | None:
     """End the turn; what it ended with, if nobody has been told of it yet.
 
-    One that was not sealed and whose answer is stored has ended before: the store of turns has lost its end.
+    One that was not sealed and whose answer was stored has ended before: the store of turns has lost its end.
     """
     message, last, outcome = await _end_of(claim, why)
     has_ended = False

@@ -67,7 +67,7 @@ class Answers(Protocol):
     """Where the answers of turns are kept."""
 
     async def has_ended(self, head: TurnHead) -> bool:
-        """Whether the answer of the turn is kept already, as far as can be told now."""
+        """Whether the answer of the turn is kept, or was and had to go since, as far as can be told now."""
         ...
 
     async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
