@@ -190,13 +190,16 @@ def test_a_page_gets_the_stored_message_where_the_turn_is_forgotten(visit: Visit
     length = length_of(visit, "everything")
     cut = Cut(visit, kit)
     whole = cut.page(-1, []).send("everything").settle()
-    cuts = [[0], *cut.cuts(draws(3, 70), length, most=1)]
+    # The first is cut in the word that the stream is over, when the turn is.
+    cuts = [[length - len("[DONE]")], [0], *cut.cuts(draws(2, 70), length, most=1)]
     pages = [cut.page(number, some).send("everything") for number, some in enumerate(cuts)]
     for number, (page, some) in enumerate(zip(pages, cuts, strict=True)):
         view = page.settle()
         assert shown(view) == shown(whole), (SEED, some)
         assert strict(cut.visit(number).kept()) == strict(view.messages), (SEED, some)
-        assert view.statuses == [("POST", 200), ("GET", 204), ("GET", 200)]
+        forgotten, running = ([("POST", 200), *asked] for asked in ([("GET", 204), ("GET", 200)], [("GET", 200)]))
+        # A page may be quicker than the agent.
+        assert view.statuses in ([forgotten, running] if number else [forgotten]), (SEED, some)
 
 
 @pytest.mark.parametrize("visit", NEWEST, indirect=True)

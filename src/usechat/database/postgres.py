@@ -24,8 +24,8 @@ _T = TypeVar("_T")
 
 # Opening may have to fill a new column, and goes on when those who wait for it give up.
 _OPEN_WITHIN: Final = 300.0
-# After so many seconds the server ends a transaction that nobody goes on with: that of a process that was stopped, or of
-# a machine that is gone, would keep its chat locked.
+# After so many seconds the server ends a transaction that nobody goes on with: that of a process that is stopped, or
+# of a machine that is gone, would keep its chat locked.
 _IDLE: Final = 5.0
 # What it takes to say good-bye to a server that answers.
 _CLOSE_WITHIN: Final = 1.0
