@@ -20,13 +20,14 @@ src/usechat/page/index.html: web/node_modules/ready $(PAGE_SOURCES)
 	@echo "usechat: building the page"
 	cd web && node_modules/.bin/tsc --project . && node_modules/.bin/vite build --logLevel warn
 
-# More workers than cores, since many tests wait for a process or a socket.
-PYTEST := $(BIN)/pytest -n 6 --dist worksteal
-# The rest runs without coverage, which takes time.
+# More workers than cores, since many tests wait for a process or a socket. What needs Node and a browser runs in workers of
+# its own, and what needs databases in others, so that fewer of them have to be started. The core runs with its coverage, which
+# takes time, and the rest without.
+PYTEST := $(BIN)/pytest --dist worksteal
 CORE := tests/protocol tests/sources tests/turns/test_plain_turns.py tests/turns/test_pump.py
-
 # Those that wait for long come first, so that they do not keep everybody waiting at the end.
-LONG := faults conformance/test_nginx.py tests/server/test_promises_database.py
+LIBRARY := tests/stores/test_redis_away.py tests/server/test_promises_database.py tests $(CORE:%=--ignore=%)
+CLIENTS := faults conformance/test_nginx.py conformance browser
 
 COVERED := $(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
 
@@ -45,14 +46,16 @@ test: setup
 	$(BIN)/lint-imports --no-cache
 	@echo "usechat: the documents that are made from the tables"
 	$(BIN)/python docs/generate.py --check
-	@echo "usechat: tests, the real clients and a real browser; beside them the core with its coverage, and the types, told at the end"
+	@echo "usechat: tests; beside them the core with its coverage, the real clients and a real browser, and the types, told at the end"
 	@$(MAKE) --no-print-directory types > .venv/types.txt 2>&1 & types=$$!; \
 	{ $(BIN)/pytest -n 2 --cov --cov-report= $(CORE) && $(COVERED); } > .venv/core.txt 2>&1 & core=$$!; \
-	$(PYTEST) $(LONG) tests $(CORE:%=--ignore=%) conformance browser; passed=$$?; \
+	$(PYTEST) -n 3 $(CLIENTS) > .venv/clients.txt 2>&1 & clients=$$!; \
+	$(PYTEST) -n 4 $(LIBRARY); passed=$$?; \
 	wait $$types; typed=$$?; \
 	wait $$core; covered=$$?; \
-	cat .venv/types.txt .venv/core.txt; \
-	exit $$((passed + typed + covered))
+	wait $$clients; shown=$$?; \
+	cat .venv/types.txt .venv/core.txt .venv/clients.txt; \
+	exit $$((passed + typed + covered + shown))
 
 types: .venv/ready
 	@sources=$$($(TYPED_SOURCES) | sort -z | xargs -0 sha256sum | sha256sum); \
@@ -62,7 +65,7 @@ types: .venv/ready
 # What is too long for every run: more draws of the random tests, more kills.
 soak: setup fresh-clone
 	@echo "usechat: the long form of the random and crash tests"
-	USECHAT_SOAK=1 $(PYTEST) tests conformance browser
+	USECHAT_SOAK=1 $(PYTEST) -n 6 tests conformance browser
 
 # What somebody sees who has just cloned the last commit.
 fresh-clone: .venv/ready browser/node_modules/ready

@@ -168,7 +168,7 @@ def rules_of(
         ((START, INPUT, OUTPUT, STEP, INPUT, FINISH), "latest", None, []),
         ((START, BEGUN, DYNAMIC), "v7", "call-changed", []),
         ((START, BEGUN, FAILED, WRONG, *QUIET), "portable", None, []),
-        ((START, BEGUN, FAILED, INPUT, FINISH), "portable", "call-twice", []),
+        ((START, BEGUN, FAILED, INPUT, FINISH), "portable", "call-order", []),
         ((START, DYNAMIC, OUTPUT, *QUIET), "portable", "call-changed", []),
         ((START, DYNAMIC, OUTPUT, *QUIET), "v6", None, []),
         ((START, BEGUN, OUTPUT, *QUIET), "portable", None, ["call-invalid"]),

@@ -191,11 +191,12 @@ class RecordedStream(StreamState):
         return call
 
     def _check_same(self, call: Call, chunk: ToolInput, name: str) -> None:
-        # An error may take the place of another one, as long as the input is not whole.
-        has_result = call.state in _RESULTS and not isinstance(chunk, ToolInputError)
-        if isinstance(chunk, ToolInputStart) or call.id in self._whole or has_result:
+        if isinstance(chunk, ToolInputStart) or call.id in self._whole:
             problem = f"`{name}` for the call {call.id!r:.60}, which the step has already."
             raise remote_error("call-twice", name, problem)
+        # An error may take the place of another one, as long as the input is not whole.
+        if not isinstance(chunk, ToolInputError):
+            self._keep_result(call, name)
         if call.dynamic is not (chunk.dynamic is True):
             raise remote_error("call-changed", name, f"`{name}` gives the call {call.id!r:.60} another kind.")
 
