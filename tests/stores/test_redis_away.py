@@ -7,6 +7,7 @@ import pytest
 
 from redis_server import RedisServer
 from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
+from tcp_proxy import TcpProxy
 from usechat.stores import Reader, StoreAwayError, TurnRunningError
 from usechat.stores.redis import outages
 
@@ -69,6 +70,32 @@ async def test_a_redis_that_was_emptied_gets_the_turn_back(forgetful: RedisServe
         late = await b.store.follow(claim.head)
         assert late is not None
         assert await read_all(late) == frames("1", "2", "3")
+
+
+async def test_readers_elsewhere_wait_for_an_owner_who_cannot_give_a_turn_back_before_redis_is_killed_again(
+    forgetful: RedisServer,
+) -> None:
+    proxy, lease = TcpProxy(forgetful.port), 2.0
+    await proxy.start()
+    far = f"redis://127.0.0.1:{proxy.port}/0"
+    async with worker(forgetful, url=far, lease=lease) as a, worker(forgetful, lease=lease) as b:
+        claim, _ = await opened(a)
+        claim.append(frames("1"))
+        there = await b.store.follow(claim.head)
+        assert there is not None
+        reading = asyncio.create_task(read_all(there))
+        await until(lambda: there.cursor == 1)
+        # In neither of these times alone, but in both together, a copy would give the turn up.
+        forgetful.kill()
+        forgetful.start()
+        await proxy.poison("drop", 1.5 * lease)
+        forgetful.kill()
+        forgetful.start()
+        await proxy.poison("drop", 0.75 * lease)
+        assert await claim.seal(frames("2"), "done")
+        await claim.release()
+        assert await reading == frames("1", "2")
+    await proxy.close()
 
 
 async def test_a_chat_does_not_look_free_before_its_owner_has_given_redis_back_what_it_forgot(

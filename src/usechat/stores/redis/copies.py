@@ -29,8 +29,7 @@ _INTERRUPTED: Final = "The answer was interrupted."
 _PAGE: Final = 16
 # For so many leases the readers of a worker are counted that gives no sign of life.
 _LIFE: Final = 1.2
-# For so many leases, and more than so many looks, a copy waits for a turn that Redis has forgotten: time passes also
-# while Redis is away, and then nobody can give the turn back.
+# For so many leases since Redis was away, and more than so many looks, a copy waits for a turn that Redis forgot.
 _FORGOTTEN: Final = 2.0
 _LOOKS: Final = 4
 
@@ -144,6 +143,10 @@ class Copy:
                 raise StoreAwayError
         self._is_over = True
         return log
+
+    def wait_again(self) -> None:
+        """Redis was away: nobody could give back what it forgot, and it may have forgotten it again."""
+        self._missing_since = None
 
     def check(self) -> None:
         """Look whether something was missed."""

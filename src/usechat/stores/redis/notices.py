@@ -48,7 +48,7 @@ class Notices:
         return (NOTE, 1, self._host.keys.running, self._host.settings.lease_us, *members)
 
     def away_changed(self) -> None:
-        self._outages.noted()
+        self._note_outage()
         if not self._host.line.is_away:
             self._check_claims()
             return
@@ -56,10 +56,15 @@ class Notices:
             claim.count_remote(None)
 
     def heard_again(self) -> None:
-        self._outages.noted()
+        self._note_outage()
         self._check_claims()
         for copy in tuple(self._host.copies.values()):
             copy.check()
+
+    def _note_outage(self) -> None:
+        self._outages.noted()
+        for copy in tuple(self._host.copies.values()):
+            copy.wait_again()
 
     def _check_claims(self) -> None:
         for claim in tuple(self._host.claims.values()):
