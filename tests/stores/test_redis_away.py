@@ -98,6 +98,34 @@ async def test_readers_elsewhere_wait_for_an_owner_who_cannot_give_a_turn_back_b
     await proxy.close()
 
 
+async def test_readers_elsewhere_who_hear_again_later_see_the_end_although_redis_is_killed_again(
+    forgetful: RedisServer,
+) -> None:
+    proxy = TcpProxy(forgetful.port)
+    await proxy.start()
+    far = f"redis://127.0.0.1:{proxy.port}/0"
+    async with worker(forgetful, lease=LEASE) as a, worker(forgetful, url=far, lease=LEASE) as b:
+        claim, _ = await opened(a)
+        claim.append(frames("1"))
+        there = await b.store.follow(claim.head)
+        assert there is not None
+        reading = asyncio.create_task(read_all(there))
+        await until(lambda: there.cursor == 1)
+        forgetful.kill()
+        forgetful.start()
+
+        async def end() -> bool:
+            return await claim.seal(frames("2"), "done") and await claim.release()
+
+        ending = asyncio.create_task(end())
+        await proxy.poison("drop", outages.GIVEN_BACK / 2)
+        forgetful.kill()
+        forgetful.start()
+        assert await ending
+        assert await reading == frames("1", "2")
+    await proxy.close()
+
+
 async def test_a_chat_does_not_look_free_before_its_owner_has_given_redis_back_what_it_forgot(
     forgetful: RedisServer,
 ) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -22,7 +22,9 @@ from usechat.stores.redis.steps import APPEND, BEAT, OPEN, RELEASE, RESTORE, SEA
 __all__ = ["Host", "RedisClaim", "reason_of"]
 
 _Phase: TypeAlias = Literal["claimed", "open", "sealed", "released"]
-_TAKEN_OVER = "Somebody else has taken the turn over."
+# How often to look, until a turn may be released, whether Redis still has it.
+_SETTLING: Final = 0.1
+_TAKEN_OVER: Final = "Somebody else has taken the turn over."
 
 
 class Host(Protocol):
@@ -38,6 +40,11 @@ class Host(Protocol):
 
     @property
     def leases(self) -> Leases: ...
+
+    @property
+    def unsettled(self) -> float:
+        """For how many seconds readers elsewhere may still miss what a Redis that was away has got back."""
+        ...
 
     def left(self, claim: "RedisClaim") -> None:
         """The claim is released."""
@@ -125,14 +132,18 @@ class RedisClaim:
             await self._drop()
             return True
         while not self.is_fenced:
-            reply = await self._insist(self._release())
-            if reply[0] == b"OK":
-                self._released(*self._sealed)
-                return True
+            # A Redis that was away may go away again, and take along an end that nobody could give back.
+            is_settled = self._host.unsettled <= 0
+            reply = await self._insist(self._release() if is_settled else self.beat())
             if reply[0] == b"GONE" and await self._restored():
                 await self._seal_again(*self._sealed)
-            else:
+            elif reply[0] not in (b"OK", b"CLOSED"):
                 self.fence()
+            elif is_settled:
+                self._released(*self._sealed)
+                return True
+            else:
+                await asyncio.sleep(_SETTLING)
         return False
 
     def reader(self) -> Reader:

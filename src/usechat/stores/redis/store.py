@@ -234,6 +234,10 @@ class RedisTurnStore:
         return self._served.connections.leases
 
     @property
+    def unsettled(self) -> float:
+        return self._served.outages.left
+
+    @property
     def notices(self) -> Notices:
         return self._served.notices
 
