@@ -40,17 +40,19 @@ class TcpProxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def poison(self, toxic: Toxic, seconds: float, delay: float = 0.05) -> None:
-        """Do this to all that passes, for so long."""
+        """Do this to all that passes, for so long, or until it is cancelled."""
         self._toxic, self._delay = toxic, delay
         self._clean.clear()
         if toxic in ("drop", "reset"):
             self._cut(reset=toxic == "reset")
-        await asyncio.sleep(seconds)
-        self._toxic = None
-        self._clean.set()
-        if toxic in ("halve", "swallow"):
-            # What was held back is lost, as where a route has changed.
-            self._cut(reset=False)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._toxic = None
+            self._clean.set()
+            if toxic in ("halve", "swallow"):
+                # What was held back is lost, as where a route has changed.
+                self._cut(reset=False)
 
     async def close(self) -> None:
         if self._server is not None:

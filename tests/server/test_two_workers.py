@@ -194,7 +194,7 @@ async def test_an_answer_that_was_stored_stays_as_it_is_when_redis_comes_back_fr
     async def on_end(outcome: Outcome, message: UIMessage) -> None:
         ends.append(outcome)
 
-    async with two(server, tmp_path, served=slow, lease=0.5, on_end=on_end) as workers:
+    async with two(server, tmp_path, served=slow, lease=2.0, on_end=on_end) as workers:
         with server.client() as client:
             async with workers.post(workers.a, "go") as here:
                 lines = here.aiter_lines()

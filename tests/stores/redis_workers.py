@@ -13,8 +13,10 @@ from usechat.stores import Claim, Reader, StopReason, TurnHead
 from usechat.stores.redis import RedisTurnStore
 from usechat.stores.redis.claim import RedisClaim
 
-__all__ = ["Worker", "frames", "head", "opened", "read_all", "sent", "until", "worker"]
+__all__ = ["LIVING", "Worker", "frames", "head", "opened", "read_all", "sent", "until", "worker"]
 
+# A lease that does not end while its owner lives, also where a busy machine holds the process for a second.
+LIVING = 2.0
 # Only what hangs takes so long.
 _PATIENCE = 60.0
 _numbers = count(1)
@@ -35,9 +37,11 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(server: RedisServer, *, url: str | None = None, lease: float = 60.0) -> AsyncGenerator[Worker, None]:
+async def worker(
+    server: RedisServer, *, url: str | None = None, lease: float = 60.0, patience: float = 1.0
+) -> AsyncGenerator[Worker, None]:
     """A worker until its end, at which it leaves everything as it is, as one that was killed."""
-    store = RedisTurnStore(url or server.url, secret=SECRET, lease=lease, patience=1.0)
+    store = RedisTurnStore(url or server.url, secret=SECRET, lease=lease, patience=patience)
     mine = Worker(store)
     async with store.serve(mine.end_lost):
         yield mine

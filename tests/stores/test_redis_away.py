@@ -1,19 +1,19 @@
 """What turns do while Redis is away, and when it is back."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
 from redis_server import RedisServer
-from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
+from stores.redis_workers import LIVING, Worker, frames, head, opened, read_all, sent, until, worker
 from tcp_proxy import TcpProxy
 from usechat.stores import Reader, StoreAwayError, TurnRunningError
 from usechat.stores.redis import outages
+from usechat.stores.redis.claim import RedisClaim
 
 pytestmark = pytest.mark.anyio
-
-LEASE = 0.5
 
 
 @pytest.fixture(params=["forgets", "aof"])
@@ -28,6 +28,27 @@ def forgetful(redis_program: str) -> Iterator[RedisServer]:
     server = RedisServer(program=redis_program)
     yield server
     server.close()
+
+
+@asynccontextmanager
+async def cuttable(server: RedisServer) -> AsyncGenerator[tuple[TcpProxy, str], None]:
+    """A way to the server that can be cut, and its URL."""
+    proxy = TcpProxy(server.port)
+    await proxy.start()
+    try:
+        yield proxy, f"redis://127.0.0.1:{proxy.port}/0"
+    finally:
+        await proxy.close()
+
+
+async def reading_elsewhere(at: Worker, claim: RedisClaim) -> asyncio.Task[Sequence[bytes]]:
+    """Read the turn at another worker, which has its first frame."""
+    claim.append(frames("1"))
+    there = await at.store.follow(claim.head)
+    assert there is not None
+    reading = asyncio.create_task(read_all(there))
+    await until(lambda: there.cursor == 1)
+    return reading
 
 
 async def test_a_turn_whose_redis_is_killed_and_started_again_is_whole_for_all_readers(server: RedisServer) -> None:
@@ -52,11 +73,7 @@ async def test_a_turn_whose_redis_is_killed_and_started_again_is_whole_for_all_r
 async def test_a_redis_that_was_emptied_gets_the_turn_back(forgetful: RedisServer) -> None:
     async with worker(forgetful) as a, worker(forgetful) as b:
         claim, _ = await opened(a)
-        claim.append(frames("1"))
-        there = await b.store.follow(claim.head)
-        assert there is not None
-        reading = asyncio.create_task(read_all(there))
-        await until(lambda: there.cursor == 1)
+        reading = await reading_elsewhere(b, claim)
         forgetful.empty()
         claim.append(frames("2"))
         await sent(claim)
@@ -75,55 +92,43 @@ async def test_a_redis_that_was_emptied_gets_the_turn_back(forgetful: RedisServe
 async def test_readers_elsewhere_wait_for_an_owner_who_cannot_give_a_turn_back_before_redis_is_killed_again(
     forgetful: RedisServer,
 ) -> None:
-    proxy, lease = TcpProxy(forgetful.port), 2.0
-    await proxy.start()
-    far = f"redis://127.0.0.1:{proxy.port}/0"
-    async with worker(forgetful, url=far, lease=lease) as a, worker(forgetful, lease=lease) as b:
+    async with (
+        cuttable(forgetful) as (proxy, far),
+        worker(forgetful, url=far, lease=LIVING) as a,
+        worker(forgetful, lease=LIVING) as b,
+    ):
         claim, _ = await opened(a)
-        claim.append(frames("1"))
-        there = await b.store.follow(claim.head)
-        assert there is not None
-        reading = asyncio.create_task(read_all(there))
-        await until(lambda: there.cursor == 1)
+        reading = await reading_elsewhere(b, claim)
         # In neither of these times alone, but in both together, a copy would give the turn up.
-        forgetful.kill()
-        forgetful.start()
-        await proxy.poison("drop", 1.5 * lease)
-        forgetful.kill()
-        forgetful.start()
-        await proxy.poison("drop", 0.75 * lease)
+        forgetful.restart()
+        await proxy.poison("drop", 1.5 * LIVING)
+        forgetful.restart()
+        await proxy.poison("drop", 0.75 * LIVING)
         assert await claim.seal(frames("2"), "done")
         await claim.release()
         assert await reading == frames("1", "2")
-    await proxy.close()
 
 
 async def test_readers_elsewhere_who_hear_again_later_see_the_end_although_redis_is_killed_again(
     forgetful: RedisServer,
 ) -> None:
-    proxy = TcpProxy(forgetful.port)
-    await proxy.start()
-    far = f"redis://127.0.0.1:{proxy.port}/0"
-    async with worker(forgetful, lease=LEASE) as a, worker(forgetful, url=far, lease=LEASE) as b:
+    async with (
+        cuttable(forgetful) as (proxy, far),
+        worker(forgetful, lease=LIVING) as a,
+        worker(forgetful, url=far, lease=LIVING) as b,
+    ):
         claim, _ = await opened(a)
-        claim.append(frames("1"))
-        there = await b.store.follow(claim.head)
-        assert there is not None
-        reading = asyncio.create_task(read_all(there))
-        await until(lambda: there.cursor == 1)
-        forgetful.kill()
-        forgetful.start()
+        reading = await reading_elsewhere(b, claim)
+        forgetful.restart()
 
         async def end() -> bool:
             return await claim.seal(frames("2"), "done") and await claim.release()
 
         ending = asyncio.create_task(end())
         await proxy.poison("drop", outages.GIVEN_BACK / 2)
-        forgetful.kill()
-        forgetful.start()
+        forgetful.restart()
         assert await ending
         assert await reading == frames("1", "2")
-    await proxy.close()
 
 
 async def test_a_chat_does_not_look_free_before_its_owner_has_given_redis_back_what_it_forgot(
@@ -235,21 +240,55 @@ async def test_a_turn_lives_whose_redis_was_read_and_took_no_writes_for_longer_t
 ) -> None:
     # So that a call that has waited is not taken for a clock that was set forward, as with a lease of usual length.
     monkeypatch.setattr(outages, "_SLACK", 100.0)
-    async with worker(forgetful, lease=LEASE) as b, worker(forgetful, lease=LEASE) as a:
+    async with (
+        cuttable(forgetful) as (proxy, far),
+        worker(forgetful, lease=LIVING, patience=60.0) as b,
+        worker(forgetful, url=far, lease=LIVING) as a,
+    ):
         claim, producer = await opened(a)
         assert await b.store.follow(claim.head) is not None
         # Until leases count.
-        await asyncio.sleep(2 * LEASE)
+        await asyncio.sleep(1.2 * LIVING)
         with forgetful.client() as client:
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
-            await asyncio.sleep(3 * LEASE)
-            # It is slow to renew its lease when Redis is back, and has the time of one lease for it.
-            a.store.leases.stop()
+            # One who looks before the lease has ended, and one who does when it ended long ago, are both too early.
             b.store.reap(claim.head)
-            await asyncio.sleep(0)
-            client.execute_command("REPLICAOF", "NO", "ONE")
-        await until(lambda: not b.store.line.is_away)
-        assert await b.store.live("chat") == claim.head
+            await asyncio.sleep(2.6 * LIVING)
+            async with asyncio.TaskGroup() as group:
+                # Its owner can renew its lease only after Redis is back, and has the time of one lease for it.
+                cut = group.create_task(proxy.poison("drop", 60.0))
+                b.store.reap(claim.head)
+                await asyncio.sleep(0)
+                client.execute_command("REPLICAOF", "NO", "ONE")
+                await until(lambda: not b.store.line.is_away)
+                assert await b.store.live("chat") == claim.head
+                cut.cancel()
+        assert await claim.seal(frames("1"), "done")
+        assert (b.lost, producer.fences) == ([], 0)
+
+
+async def test_a_turn_lives_whose_redis_has_refused_to_renew_its_lease_and_to_look_for_lost_turns(
+    forgetful: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outages, "_SLACK", 100.0)
+    async with (
+        cuttable(forgetful) as (proxy, far),
+        worker(forgetful, lease=LIVING) as b,
+        worker(forgetful, url=far, lease=LIVING) as a,
+    ):
+        claim, producer = await opened(a)
+        await asyncio.sleep(1.2 * LIVING)
+        with forgetful.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "-evalsha")
+            await asyncio.sleep(1.5 * LIVING)
+            async with asyncio.TaskGroup() as group:
+                cut = group.create_task(proxy.poison("drop", 60.0))
+                await asyncio.sleep(0)
+                client.execute_command("ACL", "SETUSER", "default", "+evalsha")
+                b.store.reap(claim.head)
+                assert await b.store.live("chat") == claim.head
+                cut.cancel()
+        assert await claim.seal(frames("1"), "done")
         assert (b.lost, producer.fences) == ([], 0)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from redis_server import RedisServer
 from stores.contract import Producer
-from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
+from stores.redis_workers import LIVING, frames, head, opened, read_all, sent, until, worker
 from usechat.stores import FencedError
 from usechat.stores.redis import outages
 
@@ -67,11 +67,11 @@ async def test_a_turn_whose_owner_died_before_it_was_released_ends_as_its_owner_
 async def test_a_clock_of_redis_that_is_set_forward_ends_no_turn_of_a_worker_that_lives(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with worker(redis_server, lease=LEASE) as b:
-        async with worker(redis_server, lease=LEASE) as a:
+    async with worker(redis_server, lease=LIVING) as b:
+        async with worker(redis_server, lease=LIVING) as a:
             claim, producer = await opened(a, head("jump"))
             # Until leases count.
-            await asyncio.sleep(2 * LEASE)
+            await asyncio.sleep(1.2 * LIVING)
             # An hour passes in Redis, and none here.
             monkeypatch.setattr(outages, "_ours", lambda: (time.monotonic() - 3600) * 1e6)
             with redis_server.client() as client:
@@ -121,13 +121,13 @@ async def test_a_turn_is_ended_although_redis_has_lost_what_its_owner_said_befor
 
 
 async def test_a_turn_is_not_lost_while_the_loop_of_its_worker_is_held(redis_server: RedisServer) -> None:
-    async with worker(redis_server, lease=LEASE) as a:
+    async with worker(redis_server, lease=LIVING) as a:
         claim, producer = await opened(a, head("held"))
         await asyncio.sleep(0)
         # As a tool that blocks does.
-        time.sleep(3 * LEASE)  # noqa: ASYNC251
-        async with worker(redis_server, lease=LEASE) as b:
-            await asyncio.sleep(2 * LEASE)
+        time.sleep(1.5 * LIVING)  # noqa: ASYNC251
+        async with worker(redis_server, lease=LIVING) as b:
+            await asyncio.sleep(1.5 * LIVING)
             assert (b.lost, producer.fences) == ([], 0)
         assert await claim.seal((), "done")
         await claim.release()

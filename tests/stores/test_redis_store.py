@@ -11,7 +11,7 @@ from msgspec import structs
 from loopback import SECONDS
 from redis_server import SECRET, RedisServer
 from stores.contract import Producer
-from stores.redis_workers import frames, head, opened, read_all, sent, until, worker
+from stores.redis_workers import LIVING, frames, head, opened, read_all, sent, until, worker
 from usechat.stores import SpentError, StoreAwayError, TurnHead
 from usechat.stores.redis import RedisTurnStore
 from usechat.stores.urls import open_store
@@ -19,7 +19,6 @@ from usechat.stores.urls import open_store
 pytestmark = pytest.mark.anyio
 
 
-LEASE = 0.5
 TURNS = Path(__file__).parents[2] / "docs" / "concepts" / "turns.md"
 
 
@@ -227,7 +226,7 @@ async def test_a_turn_that_redis_refuses_for_a_while_is_whole_all_the_same(
             await sent(claim)
 
         allow("reset", "on", "nopass", "~*", "&*", "+@all")
-        async with worker(redis_server, url=url, lease=LEASE) as a, worker(redis_server, lease=LEASE) as b:
+        async with worker(redis_server, url=url, lease=LIVING) as a, worker(redis_server, lease=LIVING) as b:
             claim, producer = await opened(a)
             here, there = claim.reader(), await b.store.follow(claim.head)
             assert there is not None
