@@ -32,12 +32,13 @@ class TcpProxy:
         self._clean.set()
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-        self.port = 0
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        # Not asyncio's server, which leaves sockets open that it has accepted in the moment when it is closed.
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     async def poison(self, toxic: Toxic, seconds: float, delay: float = 0.05) -> None:
         """Do this to all that passes, for so long, or until it is cancelled."""
@@ -55,12 +56,13 @@ class TcpProxy:
                 self._cut(reset=False)
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
         self._cut(reset=False)
-        for task in [*self._tasks]:
+        tasks = [*self._tasks]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _cut(self, *, reset: bool) -> None:
         for pair in self._pairs:
@@ -69,16 +71,23 @@ class TcpProxy:
                     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 writer.transport.abort()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    def _accept(self) -> None:
+        with suppress(BlockingIOError, ConnectionError):
+            near, _ = self._socket.accept()
+            task = asyncio.create_task(self._take(near))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            # Also of a task that was cancelled before it began.
+            task.add_done_callback(lambda _: near.close())
+
+    async def _take(self, near: socket.socket) -> None:
+        near.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=near)
         try:
             await self._join(reader, writer)
-        except (OSError, asyncio.CancelledError):
+        except OSError:
             pass
         finally:
-            self._tasks.discard(task)
             writer.transport.abort()
 
     async def _join(self, near: asyncio.StreamReader, to_near: asyncio.StreamWriter) -> None:
