@@ -40,8 +40,16 @@ def until(holds: Callable[[], bool]) -> None:
 
 def children(process: int) -> list[int]:
     """The workers: those of its children that serve."""
+
+    def serves(pid: str) -> bool:
+        try:
+            return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            # It has ended meanwhile.
+            return False
+
     pids = Path(f"/proc/{process}/task/{process}/children").read_text("ascii").split()
-    return [pid for pid in map(int, pids) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in pids if serves(pid)]
 
 
 def is_there(pid: int) -> bool:
@@ -57,7 +65,7 @@ def begun(url: str) -> str:
 
     def answers() -> bool:
         try:
-            return httpx.get(f"{url}/readyz").status_code == 200
+            return httpx.get(f"{url}/readyz", timeout=SECONDS).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -83,7 +91,7 @@ def test_a_worker_that_dies_is_started_again_and_a_signal_to_the_parent_ends_all
         url = begun(address(process))
         before = children(process.pid)
         assert len(before) == 2
-        said = httpx.post(f"{url}/api/chat", json=body("1", "hello")).text
+        said = httpx.post(f"{url}/api/chat", json=body("1", "hello"), timeout=SECONDS).text
         assert sum(f'"{pid}"' in said for pid in before) == 1
         with httpx.stream("POST", f"{url}/api/chat", json=body("2", "stay"), timeout=SECONDS) as response:
             lines = response.iter_lines()
@@ -104,7 +112,7 @@ def test_each_worker_tells_what_all_of_them_count_and_one_that_died_has_no_turns
 
     def told() -> list[dict[str, float]]:
         """How many turns run and have begun, as whoever is asked tells it, asked so often that nobody is left out."""
-        pages = [httpx.get(f"{url}/metrics").text for _ in range(12)]
+        pages = [httpx.get(f"{url}/metrics", timeout=SECONDS).text for _ in range(12)]
         rows = [[line.split() for line in page.splitlines() if not line.startswith("#")] for page in pages]
         return [{name: float(value) for name, value in row if name in (RUNNING, STARTED)} for row in rows]
 
@@ -113,7 +121,7 @@ def test_each_worker_tells_what_all_of_them_count_and_one_that_died_has_no_turns
         answers = list[str]()
 
         def have_all_answered() -> bool:
-            answers.append(httpx.post(f"{url}/api/chat", json=body(str(len(answers)), "hello")).text)
+            answers.append(httpx.post(f"{url}/api/chat", json=body(str(len(answers)), "hello"), timeout=SECONDS).text)
             return all(any(f'"{pid}"' in answer for answer in answers) for pid in children(process.pid))
 
         until(have_all_answered)
