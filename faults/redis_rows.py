@@ -64,7 +64,7 @@ class _Cut:
             await proxy.close()
         self._proxies = [TcpProxy(cluster.redis.port) for _ in cluster.ports]
         for port, proxy in zip(cluster.ports, self._proxies, strict=True):
-            await proxy.start()
+            proxy.start()
             cluster.worker(port, lease=_LEASE, store=f"redis://127.0.0.1:{proxy.port}/0")
         await cluster.ready()
 

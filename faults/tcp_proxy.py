@@ -36,7 +36,7 @@ class TcpProxy:
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
 
-    async def start(self) -> None:
+    def start(self) -> None:
         # Not asyncio's server, which leaves sockets open that it has accepted in the moment when it is closed.
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
 

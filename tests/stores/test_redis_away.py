@@ -30,11 +30,17 @@ def forgetful(redis_program: str) -> Iterator[RedisServer]:
     server.close()
 
 
+@pytest.fixture
+def _no_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    # So that a call that has waited is not taken for a clock that was set forward, as with a lease of usual length.
+    monkeypatch.setattr(outages, "_SLACK", 100.0)
+
+
 @asynccontextmanager
 async def cuttable(server: RedisServer) -> AsyncGenerator[tuple[TcpProxy, str], None]:
     """A way to the server that can be cut, and its URL."""
     proxy = TcpProxy(server.port)
-    await proxy.start()
+    proxy.start()
     try:
         yield proxy, f"redis://127.0.0.1:{proxy.port}/0"
     finally:
@@ -235,11 +241,10 @@ async def test_a_redis_that_does_nothing_for_a_while_gets_everything_later(forge
         assert await reading == frames("1", "2")
 
 
+@pytest.mark.usefixtures("_no_clock_was_set")
 async def test_a_turn_lives_whose_redis_was_read_and_took_no_writes_for_longer_than_its_lease(
-    forgetful: RedisServer, monkeypatch: pytest.MonkeyPatch
+    forgetful: RedisServer,
 ) -> None:
-    # So that a call that has waited is not taken for a clock that was set forward, as with a lease of usual length.
-    monkeypatch.setattr(outages, "_SLACK", 100.0)
     async with (
         cuttable(forgetful) as (proxy, far),
         worker(forgetful, lease=LIVING, patience=60.0) as b,
@@ -267,16 +272,17 @@ async def test_a_turn_lives_whose_redis_was_read_and_took_no_writes_for_longer_t
         assert (b.lost, producer.fences) == ([], 0)
 
 
+@pytest.mark.usefixtures("_no_clock_was_set")
 async def test_a_turn_lives_whose_redis_has_refused_to_renew_its_lease_and_to_look_for_lost_turns(
-    forgetful: RedisServer, monkeypatch: pytest.MonkeyPatch
+    forgetful: RedisServer,
 ) -> None:
-    monkeypatch.setattr(outages, "_SLACK", 100.0)
     async with (
         cuttable(forgetful) as (proxy, far),
         worker(forgetful, lease=LIVING) as b,
         worker(forgetful, url=far, lease=LIVING) as a,
     ):
         claim, producer = await opened(a)
+        # Until leases count.
         await asyncio.sleep(1.2 * LIVING)
         with forgetful.client() as client:
             client.execute_command("ACL", "SETUSER", "default", "-evalsha")
