@@ -99,7 +99,7 @@ ifneq ($(strip $(MISSING)),)
 endif
 ifeq ($(VALKEY),)
 	@echo "usechat: installing Valkey with apt"
-	$(SUDO) sh tests/install_valkey.sh
+	$(SUDO) sh tests/support/install_valkey.sh
 endif
 
 # uv comes from PyPI into the project's own venv, so that no uv has to be installed on the machine.

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from scripted_model import ScriptedModel, calls, says
+from support.scripted_model import ScriptedModel, calls, says
 from usechat.agents.langgraph import LangGraphAgent
 from usechat.protocol.frames import encode_frame
 from usechat.protocol.writer import MessageWriter

@@ -20,7 +20,7 @@ import uvloop
 from apps import STEADY_CHUNKS
 from load import read_streams
 
-from redis_server import RedisServer
+from support.redis_server import RedisServer
 
 HERE: Final = Path(__file__).parent
 TURNS: Final = (250, 500, 1_000)

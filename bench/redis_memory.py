@@ -6,7 +6,7 @@ PYTHONPATH=src:tests python -P bench/redis_memory.py
 import asyncio
 from typing import Any, Final
 
-from redis_server import SECRET, RedisServer
+from support.redis_server import SECRET, RedisServer
 from usechat import TextDelta
 from usechat.ids import new_turn_id
 from usechat.protocol.frames import Frames

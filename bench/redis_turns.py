@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from redis_server import RedisServer
+from support.redis_server import RedisServer
 
 HERE: Final = Path(__file__).parent
 OURS, THEIRS = "usechat", "resumable-stream 2.2.13"

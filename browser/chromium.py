@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from node import Node
+from support.hang import HANG_SECONDS
 
 __all__ = ["HERE", "SCREENSHOTS", "Chromium", "Seen", "Tab"]
 
@@ -90,7 +91,7 @@ class Tab:
 
     def wait_for_request(self, line: str) -> None:
         """Wait until a request with this method and the beginning of this address was answered."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_SECONDS
         while not any(f"{method} {url}".startswith(line) for method, url, _ in self.look().requests):
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -3,9 +3,9 @@ from collections.abc import Iterator
 import pytest
 
 from chromium import Chromium, Tab
-from loopback import serving
 from page_agent import agent
 from page_steps import WIDE
+from support.loopback import serving
 from usechat import create_app
 from usechat.server.page import BUILT
 

@@ -18,7 +18,7 @@ HERE: Final = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests"), str(HERE.parent / "conformance")]
 
 from chromium import Chromium  # noqa: E402
-from loopback import free_port  # noqa: E402
+from support.loopback import free_port  # noqa: E402
 
 SECONDS: Final = 1200
 # What would make it another thing than a fresh shell is: a virtual environment, a make above, the key of a real model.

@@ -5,7 +5,8 @@ from typing import Any, Final
 import httpx
 
 from chromium import Tab
-from loopback import SECONDS, message
+from support.hang import HANG_SECONDS
+from support.loopback import message
 
 __all__ = ["ANSWERED", "BOX", "LAST", "PHONE", "STATUS", "WIDE", "ask", "button", "chat_of", "kept", "release", "say"]
 
@@ -41,8 +42,8 @@ def chat_of(tab: Tab) -> str:
 
 
 def kept(url: str, chat: str) -> list[dict[str, Any]]:
-    return httpx.get(f"{url}/api/chat/{chat}/messages", timeout=SECONDS).json()
+    return httpx.get(f"{url}/api/chat/{chat}/messages", timeout=HANG_SECONDS).json()
 
 
 def release(url: str, name: str) -> None:
-    httpx.post(f"{url}/api/chat", json=message(f"release {name}", f"release {name}"), timeout=SECONDS)
+    httpx.post(f"{url}/api/chat", json=message(f"release {name}", f"release {name}"), timeout=HANG_SECONDS)

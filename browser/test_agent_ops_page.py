@@ -9,9 +9,9 @@ from typing import Final
 from anyio.from_thread import start_blocking_portal
 
 from chromium import HERE, Chromium
-from gateways import SETTINGS
-from loopback import free_port
 from session_pages import serving_house
+from support.gateways import SETTINGS
+from support.loopback import free_port
 
 GUIDE: Final = HERE.parent / "docs" / "guides" / "agent-ops-page.md"
 

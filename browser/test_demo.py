@@ -7,8 +7,9 @@ import httpx
 import pytest
 
 from chromium import Chromium, Tab
-from loopback import SECONDS, serving
-from test_openai_example import Model, words
+from support.hang import HANG_SECONDS
+from support.loopback import serving
+from support.openai_server import Model, words
 from test_page import AXE, FAULTS
 from usechat.demo.app import Demo, make_demo
 from usechat.server.page import PagePrompt
@@ -295,8 +296,8 @@ def test_a_real_model_answers_where_there_is_one(chromium: Chromium) -> None:
 
 
 def test_only_the_page_is_signed_in(url: str) -> None:
-    posted = httpx.post(f"{url}/api/sessions/demo/chat", json={"id": "c", "messages": []}, timeout=SECONDS)
-    assert (posted.status_code, httpx.get(f"{url}/api/generators", timeout=SECONDS).status_code) == (401, 401)
-    cookie = httpx.get(url, timeout=SECONDS).headers["set-cookie"]
+    posted = httpx.post(f"{url}/api/sessions/demo/chat", json={"id": "c", "messages": []}, timeout=HANG_SECONDS)
+    assert (posted.status_code, httpx.get(f"{url}/api/generators", timeout=HANG_SECONDS).status_code) == (401, 401)
+    cookie = httpx.get(url, timeout=HANG_SECONDS).headers["set-cookie"]
     assert cookie.partition("; ")[2] == "Path=/; HttpOnly; SameSite=Strict"
-    assert httpx.get(url, headers={"host": "elsewhere.example"}, timeout=SECONDS).status_code == 400
+    assert httpx.get(url, headers={"host": "elsewhere.example"}, timeout=HANG_SECONDS).status_code == 400

@@ -16,10 +16,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chromium import HERE, Chromium, Tab
-from loopback import SECONDS, free_port, serving
 from nginx import Nginx
 from page_agent import agent
 from page_steps import ANSWERED, BOX, LAST, STATUS, WIDE, ask, button, say
+from support.hang import HANG_SECONDS
+from support.loopback import free_port, serving
 from usechat import create_app
 from usechat.server.auth import BearerTokens
 from usechat.server.page import PageAgent, page_routes
@@ -156,7 +157,7 @@ def test_what_is_copied_of_a_request_runs(chromium: Chromium, tmp_path: Path) ->
             copied[name] = tab.run("navigator.clipboard.readText()")
         environment = {**os.environ, "USECHAT_TOKEN": "sesame"}
         for command in (["bash", "-c", copied["curl"]], [sys.executable, "-c", copied["Python"]]):
-            done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=SECONDS)
+            done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=HANG_SECONDS)
             said = [chunk["delta"] for chunk in collect(done.stdout) if chunk["type"] == "text-delta"]
             assert "".join(said).strip() == f"You said: {text}"
 

@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from chromium import HERE, Chromium, Tab
-from loopback import SECONDS, message, serving
 from page_agent import ATTACKS, agent
 from page_steps import ANSWERED, BOX, LAST, PHONE, STATUS, WIDE, ask, button, chat_of, kept, release, say
+from support.hang import HANG_SECONDS
+from support.loopback import message, serving
 from usechat import create_app
 from usechat.server.auth import BearerTokens
 from usechat.server.page import BUILT
@@ -58,7 +59,7 @@ def test_a_chat_that_could_not_be_deleted_stays_and_the_page_says_why(chromium: 
 
 
 def test_older_chats_are_listed_when_asked_for(chromium: Chromium) -> None:
-    with serving(create_app(agent, page=True, lists_all=True)) as url, httpx.Client(timeout=SECONDS) as client:
+    with serving(create_app(agent, page=True, lists_all=True)) as url, httpx.Client(timeout=HANG_SECONDS) as client:
         for number in range(55):
             client.post(f"{url}/api/chat", json=message(f"Chat {number}", f"chat-{number}"))
         with chromium.opened(url, **WIDE) as tab:
@@ -110,7 +111,7 @@ def test_stop_stops_the_agent(tab: Tab, url: str) -> None:
     tab.wait_for(button("Send"))
     chat = chat_of(tab)
     tab.wait_for_request(f"POST {url}/api/chat/{chat}/stop")
-    with httpx.stream("GET", f"{url}/api/chat/{chat}/stream", timeout=SECONDS) as turn:
+    with httpx.stream("GET", f"{url}/api/chat/{chat}/stream", timeout=HANG_SECONDS) as turn:
         assert turn.status_code == 204
     assert kept(url, chat)[-1]["parts"][-1]["text"].startswith("It begins 0 1 2")
 

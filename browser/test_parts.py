@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from chromium import HERE, Chromium, Tab
-from loopback import free_port
+from support.loopback import free_port
 from usechat.sources.deep_agent_parts import SIDE_EVENTS
 
 KIT: Final = HERE.parent / "src" / "usechat" / "kit" / "parts.tsx"

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from chromium import HERE, SCREENSHOTS, Chromium
-from loopback import serving
 from page_steps import ask, button
+from support.loopback import serving
 from usechat import Chat, Reasoning, SourceUrl, ToolCall, ToolResult, create_app
 
 FOLDER: Final = HERE.parent / "docs" / "images" if os.environ.get("USECHAT_PICTURES") == "write" else SCREENSHOTS

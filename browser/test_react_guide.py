@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from chromium import HERE, Chromium, Tab
-from loopback import SECONDS, free_port, message, serving
+from support.hang import HANG_SECONDS
+from support.loopback import free_port, message, serving
 from usechat import Chat, Data, ToolCall, ToolResult, create_app
 from usechat.cli.replay import replay_app
 from usechat.server.auth import BearerTokens
@@ -112,7 +113,7 @@ def counted(text: str) -> list[int]:
 
 def until_stopped(tab: Tab) -> None:
     """Wait until the page has posted one stop, for one turn, and has its answer."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + HANG_SECONDS
     while not (
         stops := [address for method, address, _ in tab.look().requests if method == "POST" and "/stop" in address]
     ):
@@ -153,8 +154,8 @@ def test_the_page_does_not_see_a_drop_goes_on_after_a_reload_and_stops(chromium:
         assert numbers == [*range(len(numbers))]
         chat = f"{server}/api/chat/1"
         until_stopped(tab)
-        assert httpx.get(f"{chat}/stream", timeout=SECONDS).status_code == 204
-        kept = httpx.get(f"{chat}/messages", timeout=SECONDS).json()
+        assert httpx.get(f"{chat}/stream", timeout=HANG_SECONDS).status_code == 204
+        kept = httpx.get(f"{chat}/messages", timeout=HANG_SECONDS).json()
         assert counted(kept[-1]["parts"][-1]["text"])[: len(numbers)] == numbers
         # Chromium itself says in the console that a connection was lost.
         assert [problem for problem in tab.look().problems if "net::ERR_" not in problem] == []
@@ -263,6 +264,6 @@ console.log(JSON.stringify([asked.status, kept.at(-1).parts.at(-1).text, stop.st
             capture_output=True,
             text=True,
             check=False,
-            timeout=SECONDS,
+            timeout=HANG_SECONDS,
         )
     assert (json.loads(done.stdout or "null"), done.stderr) == ([200, "Hello, ada.", 204, True, 204], "")

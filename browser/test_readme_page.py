@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from chromium import HERE, Chromium, Tab
-from loopback import SECONDS, free_port, running, until
+from support.hang import HANG_SECONDS
+from support.loopback import free_port, running, until
 
 README: Final = (HERE.parent / "README.md").read_text(encoding="utf-8")
 ANSWER: Final = "p:has-text('assistant:') >> nth=-1"
@@ -81,7 +82,7 @@ def test_the_component_talks_to_the_python(chromium: Chromium, app: Path, tmp_pa
         [chat] = stops(tab)
         with httpx.stream("GET", f"{chat}/stream") as running_turn:
             assert running_turn.status_code == 204
-        kept = httpx.get(f"{chat}/messages", timeout=SECONDS).json()[-1]["parts"][-1]["text"]
+        kept = httpx.get(f"{chat}/messages", timeout=HANG_SECONDS).json()[-1]["parts"][-1]["text"]
         assert f"You said: {question}".startswith(kept.strip())
         assert kept.startswith(shown.removeprefix("assistant: ").strip())
         assert tab.look().problems == []

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
-from loopback import SECONDS
+from support.hang import HANG_SECONDS
 
 __all__ = ["Wire", "wire"]
 
@@ -70,4 +70,4 @@ def wire(url: str) -> Generator[tuple[str, Wire], None, None]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", laid
         listener.shutdown(socket.SHUT_RDWR)
         laid.cut()
-        thread.join(SECONDS)
+        thread.join(HANG_SECONDS)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from judge import Judge
 from promises import promised
 from same_json import as_json, strict
-from soak import draws
+from support.soak import draws
 from usechat.protocol.chunks import Chunk, Error
 from usechat.protocol.clients import ClientName
 from usechat.protocol.reader import MessageReader

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 
 from judge import Judge
 from node import Node
-from soak import SOAK, draws
+from support.soak import SOAK, draws
 
 # The first draw on a new machine builds tables, and any draw may meet a busy one: no test is at fault then.
 settings.register_profile(

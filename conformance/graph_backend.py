@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
 from backend import serve
-from frameworks import HumanInTheLoopMiddleware, InMemorySaver, create_agent, get_stream_writer, tool
-from scripted_model import Reply, ScriptedModel, calls, says
+from support.frameworks import HumanInTheLoopMiddleware, InMemorySaver, create_agent, get_stream_writer, tool
+from support.scripted_model import Reply, ScriptedModel, calls, says
 from usechat.protocol.clients import CLIENTS
 from usechat.server.chats import ChatSettings
 from usechat.server.elements import elements_route

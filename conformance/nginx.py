@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 import httpx
 
 from pages import Server
+from support.hang import HANG_SECONDS
 
 __all__ = ["Hop", "Nginx", "Route"]
 
@@ -61,7 +62,7 @@ class Hop(Server):
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=120)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=HANG_SECONDS)
 
     def close(self) -> None:
         self.http.close()

@@ -1,9 +1,12 @@
 """A Node process that is asked on its stdin and answers on its stdout, one JSON a line."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
+
+from support.hang import HANG_SECONDS
 
 __all__ = ["HERE", "Node"]
 
@@ -20,6 +23,7 @@ class Node:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if quiet else None,
+            env={**os.environ, "USECHAT_HANG_SECONDS": str(HANG_SECONDS)},
             text=True,
             encoding="utf-8",
         )

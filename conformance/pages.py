@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from node import HERE, Node
+from support.hang import HANG_SECONDS
 from usechat.protocol.clients import ClientName
 
 __all__ = [
@@ -85,7 +86,6 @@ class Server:
     """A test server in a process of its own, on a free port of this machine."""
 
     def __init__(self, script: str = "backend.py") -> None:
-        # It listens before the process is there, so that nobody has to wait until it is ready.
         with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
             self.port: int = listener.getsockname()[1]
             self._process = subprocess.Popen(  # noqa: S603
@@ -96,7 +96,9 @@ class Server:
                 # The model of the graphs is there.
                 env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
             )
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=120)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=HANG_SECONDS)
+        # Whatever it says: it has imported all that it serves before a page's clock begins.
+        self.http.get("/")
 
     def messages(self, path: str, chat: str, token: str | None = None) -> list[Message]:
         answer = self.http.get(f"{path}/{chat}/messages", headers=bearer(token))

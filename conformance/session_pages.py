@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from anyio.from_thread import BlockingPortal
 
-from gateways import Gateway, serving_gateway
 from pages import Browser, Message, Page
-from session_clients import joined
+from support.gateways import Gateway, serving_gateway
+from support.session_clients import joined
 from usechat.server.sessions.settings import GatewaySettings
 from usechat.session_agent import Received, Script
 

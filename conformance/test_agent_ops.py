@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 
 from agreement import FEW, agree
-from goldens import Case, cases, mapped
 from judge import Judge
 from promises import PROMISES
-from session_frames import SPOILT_LOGS
+from support.goldens import Case, cases, mapped
+from support.session_frames import SPOILT_LOGS
 from usechat.protocol.clients import ClientName
 
 

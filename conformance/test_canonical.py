@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from json_values import TEXTS, VALUES
 from same_json import strict
-from soak import draws
+from support.soak import draws
 from usechat.protocol.canonical import canonical
 from usechat.protocol.values import plain
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 
 from agreement import FEW, agree
-from deep_agent_runs import OPTIONS, SPOILT_RUNS
-from goldens import Case, cases, mapped
 from judge import Judge
 from promises import PROMISES
+from support.deep_agent_runs import OPTIONS, SPOILT_RUNS
+from support.goldens import Case, cases, mapped
 from usechat.protocol.clients import ClientName
 
 

@@ -8,12 +8,12 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from msgspec.structs import replace
 
 from agreement import in_common, message_of
-from gateways import SETTINGS
-from goldens import Case, cases, mapped
 from node import Node
 from pages import Browser, Message, Page, View
 from promises import PINNED, release_of
 from session_pages import House, SessionVisit, serving_house
+from support.gateways import SETTINGS
+from support.goldens import Case, cases, mapped
 from usechat.protocol.chunks import Error
 from usechat.protocol.clients import ClientName
 from usechat.session_agent import read_script

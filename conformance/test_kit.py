@@ -12,12 +12,12 @@ from typing import Any, Final
 import pytest
 
 from backend import ANN
-from loopback import SECONDS
 from node import HERE
 from pages import Kit, Page, View, Visit, without_reasoning_id
 from promises import PINNED, release_of
 from same_json import strict
-from soak import SEED, SOAK, draws
+from support.hang import HANG_SECONDS
+from support.soak import SEED, SOAK, draws
 
 pytest_plugins = ["served"]
 
@@ -281,7 +281,7 @@ def test_strict_mode_resumes_twice_and_stops_nothing(visit: Visit, hook: str, ow
 
 
 def until_answered(page: Page, requests: int) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + HANG_SECONDS
     while [*map(bool, (status for _, status in page.look().statuses))] != [True] * requests:
         assert time.monotonic() < deadline, page.look()
         time.sleep(0.01)

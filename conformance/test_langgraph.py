@@ -7,12 +7,12 @@ from typing import Any, Final
 import pytest
 
 from agreement import agree
-from goldens import Case, cases, mapped
 from judge import Judge
 from node import Node
 from pages import Browser, Message, Server, Visit
 from promises import PINNED, PROMISES, release_of
 from same_json import strict
+from support.goldens import Case, cases, mapped
 from usechat.protocol.clients import ClientName
 
 APPROVALS: Final = "lastAssistantMessageIsCompleteWithApprovalResponses"

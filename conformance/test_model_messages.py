@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from judge import Judge
 from promises import PINNED
 from same_json import as_json, strict
-from soak import draws
+from support.soak import draws
 from ui_messages import HISTORIES
 from usechat.protocol.messages import Role, UIMessage, is_tool_call
 from usechat.protocol.model_messages import to_model_messages

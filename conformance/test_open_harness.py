@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 
 from agreement import FEW, agree
-from goldens import Case, cases, mapped
-from harness_runs import ANY_EVENTS, OPTIONS, RUNS, Story
 from judge import Judge
 from promises import PROMISES
+from support.goldens import Case, cases, mapped
+from support.harness_runs import ANY_EVENTS, OPTIONS, RUNS, Story
 from usechat.protocol.clients import ClientName
 
 

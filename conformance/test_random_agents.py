@@ -18,7 +18,8 @@ from pages import Browser, Message, Page, View, known_to
 from programs import PROGRAMS, Program, play
 from promises import PINNED, release_of
 from same_json import strict
-from soak import SEED, draws
+from support.hang import HANG_SECONDS
+from support.soak import SEED, draws
 from test_reader import MANY, V7
 from usechat.agents.chat import Chat
 from usechat.protocol.clients import ClientName
@@ -40,7 +41,7 @@ class House:
         self.port = 0
         self._ends: dict[str, list[Outcome]] = {}
         self._changed = threading.Condition()
-        self._http = httpx.Client(trust_env=False, timeout=120)
+        self._http = httpx.Client(trust_env=False, timeout=HANG_SECONDS)
         settings = {name: ChatSettings(client=name, on_end=self._note_end) for name in PROFILES}
         self._endpoints = {name: ChatEndpoint(self._agent, settings=settings[name]) for name in PROFILES}
         routes = [route for name in PROFILES for route in self._endpoints[name].routes(f"/{name}")]

@@ -13,8 +13,8 @@ from json_values import ARGUMENTS
 from judge import Judge
 from promises import PINNED, release_of
 from same_json import as_json, strict
-from soak import SEED, draws
 from streams import Part, Turn, answered, turns
+from support.soak import SEED, draws
 from usechat.errors import RemoteProtocolError
 from usechat.protocol.chunks import (
     Chunk,

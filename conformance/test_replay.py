@@ -11,8 +11,8 @@ from msgspec import UNSET
 from judge import Judge
 from promises import release_of
 from same_json import as_json, strict
-from soak import SEED, draws
 from streams import Turn, answered, turns
+from support.soak import SEED, draws
 from test_reader import MANY, V5, V6, V7
 from usechat.protocol.chunks import Chunk, MessageMetadata, Start, ToolApprovalResponse
 from usechat.protocol.messages import UIMessage

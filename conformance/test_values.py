@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from judge import Judge, body_of
 from promises import PROMISES
 from same_json import as_json, strict
-from soak import draws
+from support.soak import draws
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.requests import decode_request
 from usechat.protocol.values import MAX_DEPTH, VALUE_LIMIT

@@ -14,8 +14,8 @@ from judge import Judge
 from levels import Outcome, levels_of, worst
 from promises import PINNED, PROMISES, promised, release_of
 from same_json import as_json, strict
-from soak import draws
 from spoilt import Spoilt, spoilt
+from support.soak import draws
 from test_reader import MANY, NEWEST, SEED, named
 from usechat.protocol.chunks import (
     Abort,

@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from judge import Judge
 from promises import PROMISES, promised
 from same_json import as_json
-from soak import draws
+from support.soak import draws
 from usechat.protocol.chunks import Chunk, Finish, FinishReason, FinishStep, MessageMetadata, StartStep
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter

@@ -15,7 +15,7 @@ from usechat.sources.deep_agent_typescript import deep_agent_parts
 DOCS = Path(__file__).parent
 sys.path.append(str(DOCS.parent / "tests"))
 
-from open_harness_table import ROWS  # noqa: E402
+from support.open_harness_table import ROWS  # noqa: E402
 
 KIT = DOCS.parent / "src" / "usechat" / "kit" / "parts.tsx"
 BLOCK = re.compile(r"((?:<!--|//) begin: (\S+)(?: -->)?\n).*?((?:<!--|//) end)", re.DOTALL)

@@ -17,13 +17,14 @@ import httpx
 import msgspec
 
 from balancer import Balancer
-from loopback import SECONDS, free_port
 from node import HERE as CONFORMANCE
 from node import Node
 from nursery import WorkerSettings
 from pages import Browser, Kit, Message, Page
-from redis_server import PROGRAMS, RedisServer
 from speaker import Notes
+from support.hang import HANG_SECONDS
+from support.loopback import free_port
+from support.redis_server import PROGRAMS, RedisServer
 
 __all__ = ["PATH", "Cluster", "Worker"]
 
@@ -121,7 +122,7 @@ class Cluster:
 
     async def ready(self) -> None:
         """Wait until both workers take turns."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             for port in self.ports:
                 while not await self._is_ready(port):
                     await asyncio.sleep(0.01)

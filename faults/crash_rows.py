@@ -5,9 +5,9 @@ import signal
 import time
 
 from cluster import Cluster
-from loopback import SECONDS
 from rows import LEASE, Batch, Row, scripts
 from runs import Expected, Stage
+from support.hang import HANG_SECONDS
 
 __all__ = ["KILL_PRODUCER", "KILL_READER", "PAUSE_PRODUCER", "ROLLING_RESTART"]
 
@@ -22,7 +22,7 @@ async def _kill_producer(stage: Stage, count: int) -> Batch:
     """Kill the worker of all turns of the batch, each of which is at another chunk."""
     cluster, draw = stage.cluster, stage.draw
     victim = draw.choice(cluster.ports)
-    for script in scripts(draw, count, pieces=400, lasts=SECONDS):
+    for script in scripts(draw, count, pieces=400, lasts=HANG_SECONDS):
         await stage.begin(script, cluster.balancer.first[victim], Expected.of("error"))
     await draw.choice(stage.runs).followers[1].seen(draw.randrange(80))
     cluster.workers[victim].send(signal.SIGKILL)
@@ -58,14 +58,14 @@ async def _pause_producer(stage: Stage, count: int) -> Batch:
     """Pause the worker of all turns for longer than its lease, while both workers have readers."""
     cluster, draw = stage.cluster, stage.draw
     victim, other = draw.sample(cluster.ports, 2)
-    for script in scripts(draw, count, pieces=600, lasts=SECONDS):
+    for script in scripts(draw, count, pieces=600, lasts=HANG_SECONDS):
         await stage.begin(script, cluster.balancer.first[victim], Expected.of("error"), ((victim,), (other,)))
     await draw.choice(stage.runs).followers[1].seen(draw.randrange(60))
     sleeper = cluster.workers[victim]
     sleeper.send(signal.SIGSTOP)
     at = time.monotonic()
     # Those at the other worker see that the sleeper is taken for dead.
-    await asyncio.wait([run.reading[1] for run in stage.runs], timeout=SECONDS / 4)
+    await asyncio.wait([run.reading[1] for run in stage.runs], timeout=HANG_SECONDS)
     ended = [run.followers[1].ended_at for run in stage.runs]
     await asyncio.sleep(draw.choice((0.0, 0.5 * LEASE)))
     sleeper.send(signal.SIGCONT)
@@ -78,7 +78,7 @@ async def _pause_producer(stage: Stage, count: int) -> Batch:
 async def _not_cancelled(stage: Stage) -> list[str]:
     """Wait until the agents of all turns have been cancelled; those that have not been."""
     wanted = {f"{run.chat} {run.script.seed}" for run in stage.runs}
-    deadline = time.monotonic() + SECONDS / 4
+    deadline = time.monotonic() + HANG_SECONDS
     while True:
         running = wanted - {note.subject for note in stage.cluster.notes.read() if note.what == "cancelled"}
         if not running or time.monotonic() > deadline:
@@ -97,7 +97,7 @@ async def _rolling_restart(stage: Stage, _count: int) -> Batch:
     for port in draw.sample(cluster.ports, 2):
         worker = cluster.workers[port]
         worker.send(signal.SIGTERM)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             await worker.gone()
         cluster.worker(port, lease=LEASE, grace=_GRACE)
         await cluster.ready()

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from redis_server import SECRET
 from speaker import Notes, Speaker
+from support.redis_server import SECRET
 from usechat.cli.listening import listen, serve
 from usechat.cli.settings import ListenSettings
 from usechat.server.app import create_app

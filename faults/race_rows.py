@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cluster import PATH, Cluster
-from loopback import SECONDS
 from rows import LEASE, Batch, Row, scripts
 from runs import Expected, Run, Stage
 from speaker import Script, script_text
+from support.hang import HANG_SECONDS
 
 __all__ = ["STOP"]
 
@@ -21,7 +21,7 @@ async def _stop(stage: Stage, count: int) -> Batch:
     """Stop each turn of the batch from the worker that does not run it, each in another way."""
     batch, stops = Batch(faults=count), list[Awaitable[None]]()
     ways = stage.draw.sample(_WAYS, len(_WAYS))
-    for number, script in enumerate(scripts(stage.draw, count, pieces=600, lasts=SECONDS)):
+    for number, script in enumerate(scripts(stage.draw, count, pieces=600, lasts=HANG_SECONDS)):
         producer, other = stage.draw.sample(stage.cluster.ports, 2)
         stops.append(await ways[number % len(ways)](stage, batch, script, producer, other))
     await asyncio.gather(*stops)

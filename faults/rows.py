@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from cluster import Cluster
 from runs import Record, Stage
 from speaker import Note, Script
+from support.hang import HANG_SECONDS
 from verdicts import problems, start_of, terminal
 
 __all__ = ["LEASE", "Batch", "Result", "Row", "play_row", "scripts"]
@@ -78,7 +79,7 @@ async def play_row(row: Row, cluster: Cluster, seed: int, runs: int, *, short: b
 
 async def _play(row: Row, cluster: Cluster, draw: random.Random, count: int, result: Result, *, short: bool) -> None:
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(trust_env=False, timeout=60, limits=limits) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_SECONDS, limits=limits) as http:
         stage = Stage(cluster, draw, http, short=short)
         batch = await row.play(stage, count)
         records = await stage.end()

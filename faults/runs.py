@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from cluster import PATH, Cluster
 from followers import Follower, Frame, follow_once
-from loopback import SECONDS
 from pages import Message, Page, View
 from speaker import Script, script_text
+from support.hang import HANG_SECONDS
 
 __all__ = ["CLIENTS", "Expected", "Record", "Run", "Shown", "Stage"]
 
@@ -166,7 +166,7 @@ class Run:
 
     async def followed(self) -> None:
         """Wait until all raw readers have seen the end; one that hangs is recorded without one."""
-        _, hung = await asyncio.wait(self.reading, timeout=SECONDS / 4)
+        _, hung = await asyncio.wait(self.reading, timeout=HANG_SECONDS)
         for task in hung:
             task.cancel()
         await asyncio.gather(*self.reading, return_exceptions=True)
@@ -212,7 +212,7 @@ class Run:
 
     async def answered(self, page: Page) -> tuple[int, str]:
         """The status of the answer to the page's first request, as soon as it is there, and the turn if it has one."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             while True:
                 view = await self.stage.cluster.ask_page(page.look)
                 if view.requests and view.requests[0].status is not None:
@@ -225,7 +225,7 @@ class Run:
 
     async def _patiently(self, method: str, port: int, path: str) -> httpx.Response:
         """The same, again while the worker is not there or asks to come back later."""
-        async with asyncio.timeout(SECONDS / 4):
+        async with asyncio.timeout(HANG_SECONDS):
             while True:
                 try:
                     answer = await self._request(method, port, path)

@@ -11,11 +11,11 @@ from cluster import Cluster
 from crash_rows import KILL_PRODUCER, KILL_READER, PAUSE_PRODUCER, ROLLING_RESTART
 from crowd_rows import CROWD
 from post_rows import POSTS_REJECT, POSTS_REPLACE
-from postgres import Postgres
 from race_rows import STOP
 from redis_rows import CUT_NETWORK, EMPTY_REDIS, RESTART_REDIS_AOF, RESTART_REDIS_NONE
-from redis_server import PROGRAMS
 from rows import Result, Row, play_row
+from support.postgres import Postgres
+from support.redis_server import PROGRAMS
 
 __all__ = ["ROWS", "play"]
 

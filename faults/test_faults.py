@@ -8,8 +8,8 @@ import pytest
 from cluster import Cluster
 from report import tell
 from rows import Row
-from soak import SEED
 from suite import ROWS, play
+from support.soak import SEED
 
 RUNS = 5
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from postgres import Postgres
-from redis_server import RedisServer
-from soak import SOAK, draws
+from support.postgres import Postgres
+from support.redis_server import RedisServer
+from support.soak import SOAK, draws
 
 # The first draw on a new machine builds tables, and any draw may meet a busy one: no test is at fault then.
 settings.register_profile(

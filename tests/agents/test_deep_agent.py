@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from driving import Control, new_chat, user
+from support.driving import Control, new_chat, user
+from support.hang import HANG_SECONDS
 from usechat.agents.chat import Approval
 from usechat.agents.deep_agent import DeepAgent, DeepAgentError
 from usechat.agents.paced import paced
@@ -20,7 +21,6 @@ from usechat.sources.deep_agent import DeepAgentMapper
 pytestmark = pytest.mark.anyio
 
 Event = dict[str, Any]
-SECONDS = 60
 LONG = 1000.0
 
 
@@ -56,7 +56,7 @@ SAVED: Event = {"type": "checkpoint-saved", "threadId": "t", "step": 1}
 
 
 async def all_of(agent: DeepAgent, **options: Any) -> list[Any]:
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(HANG_SECONDS):
         return [event async for event in agent.events(new_chat(user("Hi"), **options))]
 
 
@@ -238,12 +238,12 @@ class Fed:
 
 
 async def taken(events: AsyncIterator[Any], number: int) -> list[Any]:
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(HANG_SECONDS):
         return [await anext(events) for _ in range(number)]
 
 
 async def rest(events: AsyncIterator[Any]) -> list[Any]:
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(HANG_SECONDS):
         return [event async for event in events]
 
 

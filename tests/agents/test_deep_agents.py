@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage
 
-from frameworks import InMemorySaver, LocalShellBackend, TodoListMiddleware, create_agent, create_deep_agent
-from graph_chats import GraphChat, heard
-from scripted_model import Reply, ScriptedModel, calls, says
+from support.frameworks import InMemorySaver, LocalShellBackend, TodoListMiddleware, create_agent, create_deep_agent
+from support.graph_chats import GraphChat, heard
+from support.scripted_model import Reply, ScriptedModel, calls, says
 from usechat.agents.deep_agent import DeepAgent
 from usechat.agents.deep_agents import DeepGraphAgent, is_deep_graph
 from usechat.agents.langgraph import LangGraphAgent

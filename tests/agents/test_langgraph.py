@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.runnables import RunnableConfig
 from pydantic import BaseModel
 
-from frameworks import (
+from support.frameworks import (
     END,
     START,
     InMemorySaver,
@@ -24,8 +24,8 @@ from frameworks import (
     get_stream_writer,
     tool,
 )
-from graph_chats import GraphChat, heard
-from scripted_model import Reply, ScriptedModel, calls, says, thinks
+from support.graph_chats import GraphChat, heard
+from support.scripted_model import Reply, ScriptedModel, calls, says, thinks
 from usechat.agents.langgraph import LangGraphAgent
 from usechat.protocol.messages import UIMessage
 

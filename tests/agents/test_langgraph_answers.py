@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from langchain_core.messages import AIMessage
 
-from frameworks import (
+from support.frameworks import (
     START,
     AsyncSqliteSaver,
     HumanInTheLoopMiddleware,
@@ -22,9 +22,9 @@ from frameworks import (
     interrupt,
     tool,
 )
-from graph_chats import GraphChat, heard
-from loopback import SECONDS
-from scripted_model import Reply, ScriptedModel, calls, says
+from support.graph_chats import GraphChat, heard
+from support.hang import HANG_SECONDS
+from support.scripted_model import Reply, ScriptedModel, calls, says
 from usechat.agents.langgraph import LangGraphAgent
 from usechat.errors import RequestError
 from usechat.history import MemoryHistory, Tail
@@ -255,7 +255,7 @@ async def test_another_process_goes_on_from_the_checkpointer(tmp_path: Path) -> 
     process = await asyncio.create_subprocess_exec(
         sys.executable, __file__, str(tmp_path), stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
     )
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(HANG_SECONDS):
         told, _ = await process.communicate()
     assert msgspec.json.decode(told) == {
         "sent": ["Bonn"],

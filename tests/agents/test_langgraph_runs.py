@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from goldens import cases
-from graph_runs import RUNS, live_parts, renamed
+from support.goldens import cases
+from support.graph_runs import RUNS, live_parts, renamed
 from usechat.protocol.codec import encode_chunk
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.langgraph import LangGraphMapper, read_options

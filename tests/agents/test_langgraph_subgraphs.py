@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage
 
-from frameworks import (
+from support.frameworks import (
     END,
     START,
     HumanInTheLoopMiddleware,
@@ -16,8 +16,9 @@ from frameworks import (
     create_agent,
     tool,
 )
-from graph_chats import GraphChat, heard
-from scripted_model import Reply, ScriptedModel, calls, says
+from support.graph_chats import GraphChat, heard
+from support.hang import HANG_SECONDS
+from support.scripted_model import Reply, ScriptedModel, calls, says
 from usechat.agents.langgraph import LangGraphAgent
 from usechat.protocol.messages import UIMessage
 
@@ -168,7 +169,7 @@ async def test_a_call_of_a_sub_graph_waits_for_approval_in_the_message() -> None
 async def stopped(chat: GraphChat, until: str) -> None:
     """Say something, and stop the turn as soon as this is in its stream."""
     reader = await chat.begin(UIMessage("s1", "user", [{"type": "text", "text": "Go"}]))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         while until.encode() not in b"".join(reader.log.frames):
             await reader.log.changed()
         await chat.endpoint.chats.stop(chat.id, chat.user, None)
@@ -199,7 +200,7 @@ async def test_a_turn_that_is_stopped_in_a_tool_leaves_no_call_without_a_result(
     model = ScriptedModel(replies=[[*calls("c1", "wait", {}), *calls("c2", "look", {"at": "x"}, 1)], says("Yes.")])
     chat = GraphChat(create_agent(model, [wait, look], checkpointer=InMemorySaver()))
     await stopped(chat, "x is green")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         await cancelled.wait()
     states = [(part["toolCallId"], part["state"]) for part in await chat.parts() if "toolCallId" in part]
     assert states == [("c1", "output-error"), ("c2", "output-available")]

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from driving import Control, new_chat, user
-from frameworks import START, InMemorySaver, MessagesState, StateGraph, create_agent, tool
-from graph_chats import GraphChat, heard
-from scripted_model import ScriptedModel, calls, says
+from support.driving import Control, new_chat, user
+from support.frameworks import START, InMemorySaver, MessagesState, StateGraph, create_agent, tool
+from support.graph_chats import GraphChat, heard
+from support.hang import HANG_SECONDS
+from support.scripted_model import ScriptedModel, calls, says
 from usechat.agents.chat import Approval, Chat
 from usechat.agents.langgraph import LangGraphAgent
 from usechat.errors import AgentError
@@ -195,7 +196,7 @@ async def test_a_tool_may_be_silent_for_longer_than_a_model() -> None:
     @tool
     async def work() -> str:
         """Work until somebody has seen that."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             await control.held.wait()
         return "done"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from driving import Control, all_of, new_chat, until, user
+from support.driving import Control, all_of, new_chat, until, user
+from support.hang import HANG_SECONDS
 from usechat import Reasoning
 from usechat.agents.chat import Chat
 from usechat.agents.open_harness import OpenHarnessAgent
@@ -157,7 +158,7 @@ async def test_agents_of_a_flow_that_never_wait_say_no_more_than_is_read(in_thre
     # They cannot go on until they are read.
     for _ in range(1_000):
         await asyncio.sleep(0)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         kinds = [event["type"] async for event in events]
     assert (kinds.count("agent:text:delta"), kinds[-1]) == (8 * 3_000 - 1, "flow:complete")
 
@@ -257,6 +258,6 @@ async def test_a_turn_that_takes_over_a_stream_does_not_repeat_what_was_said_bef
     second = agent.events(new_chat(user("one"), answer, user("two", "u2")))
     events = [await anext(second)]
     goes_on.set()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         events += [event async for event in second]
     assert said(events) == "1c 2a 2b 2c "

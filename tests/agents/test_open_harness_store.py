@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from driving import Control, all_of, new_chat, until, user
+from support.driving import Control, all_of, new_chat, until, user
+from support.hang import HANG_SECONDS
 from usechat.agents.open_harness import ChatRun, OpenHarnessAgent
 from usechat.database import Database
 from usechat.flows import DatabaseRunStore, Event, FlowRuntime, MemoryRunStore, NodeContext, RunSnapshot, RunStore
@@ -45,7 +46,7 @@ class Server:
 
     async def say(self, *messages: UIMessage, **options: Any) -> list[str]:
         """A turn to its end: the texts of its events."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             events = [event async for event in self.agent.events(new_chat(*messages, **options))]
         return [event["content"] for event in events if event["type"] == "agent:text"]
 

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from support.hang import HANG_SECONDS
 from usechat.agents.pushed import Pushed
 
 pytestmark = pytest.mark.anyio
@@ -43,4 +44,4 @@ async def test_whoever_waits_for_room_gets_it_by_reading_or_the_end(how: str) ->
         await anext(pushed)
     else:
         pushed.end()
-    await asyncio.wait_for(waiting, 60)
+    await asyncio.wait_for(waiting, HANG_SECONDS)

@@ -5,7 +5,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loopback import SECONDS, USECHAT, message, parts, read_until, running
+from support.hang import HANG_SECONDS
+from support.loopback import USECHAT, message, parts, read_until, running
 from usechat.cli import main
 from usechat.demo import deep_agent, flow, generator, session
 
@@ -29,7 +30,7 @@ def test_the_demo_is_a_page_and_its_agents_until_a_signal_comes(tmp_path: Path) 
         first = process.first_line()
         assert " at http" in first, first + process.errors()
         url = first.rpartition(" at ")[2].strip()
-        with httpx.Client(base_url=url, timeout=SECONDS) as page:
+        with httpx.Client(base_url=url, timeout=HANG_SECONDS) as page:
             agents = page.get("/page/settings").json()["agents"]
             asked = page.post("/api/sessions/demo/chat", json=message("Fix the failing test")).text
             [cookie] = dict(page.cookies).values()

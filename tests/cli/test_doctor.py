@@ -15,9 +15,10 @@ import pytest
 from redis import Redis
 
 import usechat.stores.redis
-from certificates import write_certificate
-from loopback import SECONDS, free_port
-from redis_server import RedisServer
+from support.certificates import write_certificate
+from support.hang import HANG_SECONDS
+from support.loopback import free_port
+from support.redis_server import RedisServer
 from usechat.cli import main
 from usechat.cli.redis_address import Address
 from usechat.cli.redis_checks import Finding, examine
@@ -199,7 +200,7 @@ def test_each_permission_that_a_user_lacks_is_found(rule: str, admin: Any, plain
     assert (permissions.level, permissions.remedy) == ("problem", f"As an administrator: ACL SETUSER ben {rule}")
     # What the remedy says is one.
     admin.execute_command(*permissions.remedy.partition(": ")[2].split())
-    with Address(f"redis://{user}@127.0.0.1:{plain}/0", SECONDS).connect() as client:
+    with Address(f"redis://{user}@127.0.0.1:{plain}/0", HANG_SECONDS).connect() as client:
         assert find_missing(client) == Missing()
     assert admin.dbsize() == 0
 
@@ -279,7 +280,7 @@ def answering(reply: bytes) -> Generator[int]:
         thread.start()
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(SECONDS)
+    thread.join(HANG_SECONDS)
 
 
 def test_a_redis_that_does_not_answer_is_waited_for_with_a_bound() -> None:
@@ -348,7 +349,7 @@ def proxy(port: int, carry: Carry) -> Generator[int]:
         thread.start()
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(SECONDS)
+    thread.join(HANG_SECONDS)
 
 
 def test_a_redis_far_away_is_told(levels: Levels, plain: int, admin: Any) -> None:

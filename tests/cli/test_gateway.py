@@ -17,8 +17,9 @@ import jwt
 import pytest
 from typer.testing import CliRunner
 
-from loopback import SECONDS, USECHAT, Process, free_port, message, parts, running
-from tokens import ED, claims, signed
+from support.hang import HANG_SECONDS
+from support.loopback import USECHAT, Process, free_port, message, parts, running
+from support.tokens import ED, claims, signed
 from usechat.cli import main
 from usechat.cli.app import app
 from usechat.session_agent import SessionAgent, SessionSettings
@@ -112,7 +113,7 @@ def test_the_quick_start_of_the_guide_works_word_by_word(usechat: Run, tmp_path:
             ["/bin/sh", "-c", "\n".join(curl)],
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=HANG_SECONDS,
             check=True,
             env={**os.environ, "TOKEN": token},
         ).stdout
@@ -132,7 +133,7 @@ def test_without_the_switch_all_is_404_and_the_banner_says_so(token: str, tmp_pa
     with gateway(tmp_path, *REQUIRED, "--host", "0.0.0.0") as (process, url):  # noqa: S104
         assert re.fullmatch(r"http://localhost:\d+/api/sessions", url)
         headers = {"authorization": f"Bearer {token}"}
-        answer = httpx.post(f"{url}/s1/chat", json=message("Hello"), headers=headers, timeout=SECONDS)
+        answer = httpx.post(f"{url}/s1/chat", json=message("Hello"), headers=headers, timeout=HANG_SECONDS)
         assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
         assert "The gateway is off and answers 404 to all: ENABLE_AI_SDK_ADAPTER=true switches it on.\n" in end(process)
 
@@ -180,9 +181,9 @@ async def test_each_option_does_what_it_says(token: str, tmp_path: Path) -> None
         "--transient-status --jwks jwks.json --audience chat --issuer https://id.example --log-format json --grace 0"
     )
     async with (
-        asyncio.timeout(SECONDS),
+        asyncio.timeout(HANG_SECONDS),
         SessionAgent(SessionSettings(pace=0), token="the-gateways-own").serving() as agent,  # noqa: S106
-        httpx.AsyncClient(timeout=SECONDS) as http,
+        httpx.AsyncClient(timeout=HANG_SECONDS) as http,
     ):
         with gateway(tmp_path, "--upstream", agent.url, *options, **environ) as (process, url):
             assert url.endswith("/flag")

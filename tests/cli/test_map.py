@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from goldens import Case, cases
+from support.goldens import Case, cases
+from support.hang import HANG_SECONDS
 from usechat.cli.app import app
 
 CASES = {case.name: case for case in cases("open-harness")}
@@ -173,7 +174,7 @@ def test_a_stream_is_printed_as_its_events_come() -> None:
     with begun() as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        deadline = threading.Timer(30, process.kill)
+        deadline = threading.Timer(HANG_SECONDS, process.kill)
         deadline.start()
         assert json.loads(process.stdout.readline())["type"] == "start"
         for word in ("One", "Two"):
@@ -191,7 +192,7 @@ def test_a_stream_is_printed_as_its_events_come() -> None:
 def test_ctrl_c_ends_a_stream_that_waits_for_its_next_event() -> None:
     with begun() as process:
         assert process.stdout is not None
-        deadline = threading.Timer(30, process.kill)
+        deadline = threading.Timer(HANG_SECONDS, process.kill)
         deadline.start()
         assert json.loads(process.stdout.readline())["type"] == "start"
         process.send_signal(signal.SIGINT)

@@ -5,7 +5,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from loopback import USECHAT, free_port, running, until
+from support.loopback import USECHAT, free_port, running, until
 from usechat.cli.app import app
 from usechat.testing import collect
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from loopback import (
+from support.hang import HANG_SECONDS
+from support.loopback import (
     ABORTED,
     FINISHED,
-    SECONDS,
     STEP,
     USECHAT,
     Process,
@@ -148,7 +148,7 @@ async def test_a_small_frame_does_not_wait_for_the_one_before_to_be_acknowledged
     listener = listen(ServeSettings(target="agents:agent", port=0))
     async with await asyncio.start_server(look, sock=listener):
         _, writer = await asyncio.open_connection(*listener.getsockname())
-        no_delay, unsent = await asyncio.wait_for(accepted, SECONDS)
+        no_delay, unsent = await asyncio.wait_for(accepted, HANG_SECONDS)
         assert no_delay
         assert unsent == 128 * 1024
         writer.close()
@@ -191,7 +191,7 @@ def test_the_log_is_json_if_wanted_whoever_writes_to_it(folder: Path) -> None:
     assert [line["logger"] for line in logged if "beware" in line["message"]] == ["py.warnings"]
     (turn,) = [line for line in logged if "outcome" in line]
     assert (turn["chat"], turn["outcome"], turn["chunks"], turn["level"]) == ("chat", "done", 7, "info")
-    assert 0 < turn["ttfb"] <= turn["duration"] < SECONDS
+    assert 0 < turn["ttfb"] <= turn["duration"] < HANG_SECONDS
     assert "Hello" not in errors
 
 
@@ -257,7 +257,7 @@ def test_a_served_agent_goes_by_the_names_of_this_computer_only(folder: Path, ho
         assert ask(url).status_code == 200
         rebound = ask(url, headers={"host": "evil.example"})
         assert (rebound.status_code, rebound.text) == (400, "Invalid host header")
-        assert [chat["id"] for chat in httpx.get(f"{url}s", timeout=SECONDS).json()["chats"]] == ["chat"]
+        assert [chat["id"] for chat in httpx.get(f"{url}s", timeout=HANG_SECONDS).json()["chats"]] == ["chat"]
 
 
 def test_a_proxy_may_give_a_served_agent_other_names(folder: Path) -> None:
@@ -266,13 +266,13 @@ def test_a_proxy_may_give_a_served_agent_other_names(folder: Path) -> None:
         names = ("chat.example", "a.test", "localhost", "evil.example")
         assert [ask(url, headers={"host": name}).status_code for name in names] == [200, 200, 200, 400]
         # Others than the people of this computer may come by the proxy.
-        assert httpx.get(f"{url}s", timeout=SECONDS).status_code == 403
+        assert httpx.get(f"{url}s", timeout=HANG_SECONDS).status_code == 403
 
 
 def test_an_app_of_ones_own_is_served_as_it_is_at_any_address(folder: Path) -> None:
     with serve(folder, "agents:asgi", "--host", "0.0.0.0") as (process, url):  # noqa: S104
         assert re.fullmatch(r"http://localhost:\d+", url)
-        assert httpx.get(url, headers={"host": "chat.example"}, timeout=SECONDS).text == "an app"
+        assert httpx.get(url, headers={"host": "chat.example"}, timeout=HANG_SECONDS).text == "an app"
         assert end(process) == (0, "\n")
     assert list(folder.glob("*.db*")) == []
 
@@ -370,12 +370,12 @@ def test_a_port_that_is_taken_is_told(refuse: Refuse) -> None:
 
 
 def test_a_turn_that_ends_within_the_grace_reaches_its_client_whole(folder: Path) -> None:
-    with serve(folder, "agents:wait", "--grace", str(SECONDS)) as (process, url):
+    with serve(folder, "agents:wait", "--grace", str(HANG_SECONDS)) as (process, url):
         with asking(url) as lines:
             first = read_until(lines, "I begin")
             process.send(signal.SIGTERM)
             ready = url.replace("/api/chat", "/readyz")
-            until(lambda: httpx.get(ready, timeout=SECONDS).status_code == 503, process)
+            until(lambda: httpx.get(ready, timeout=HANG_SECONDS).status_code == 503, process)
             refused = ask(url, chat="another")
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
             (folder / "go").touch()
@@ -384,7 +384,7 @@ def test_a_turn_that_ends_within_the_grace_reaches_its_client_whole(folder: Path
         assert last_two(rest) == FINISHED
         assert process.wait()[0] == 0
         told, turn = process.errors().splitlines()
-        assert told == f"INFO:     Shutting down: answers that are being written get {SECONDS:g} seconds."
+        assert told == f"INFO:     Shutting down: answers that are being written get {HANG_SECONDS:g} seconds."
         assert "outcome=done" in turn
 
 
@@ -400,7 +400,7 @@ def test_a_turn_that_takes_longer_than_the_grace_ends_with_abort(folder: Path, n
         assert process.wait()[0] == 0
     (folder / "go").touch()
     with serve(folder, "agents:wait") as (_, url):
-        messages = httpx.get(f"{url}/chat/messages", timeout=SECONDS).json()
+        messages = httpx.get(f"{url}/chat/messages", timeout=HANG_SECONDS).json()
     assert [message["parts"] for message in messages] == [
         [{"type": "text", "text": "Hello"}],
         [STEP, text_part("I begin")],
@@ -421,7 +421,7 @@ def test_a_second_signal_ends_the_grace(folder: Path) -> None:
 def test_a_reader_that_does_not_read_does_not_keep_the_server(folder: Path) -> None:
     full = 'usechat_turns_ended_total{outcome="error"} 1.0\n'
     with serve(folder, "agents:flood", "--grace", "0") as (process, url), asking(url):
-        until(lambda: full in httpx.get(url.replace("/api/chat", "/metrics"), timeout=SECONDS).text, process)
+        until(lambda: full in httpx.get(url.replace("/api/chat", "/metrics"), timeout=HANG_SECONDS).text, process)
         assert end(process)[0] == 0
 
 

@@ -10,7 +10,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from loopback import SECONDS, USECHAT, ask, parts, read_until, running, text_part
+from support.hang import HANG_SECONDS
+from support.loopback import USECHAT, ask, parts, read_until, running, text_part
 from usechat.cli.app import app
 
 FLOW: Final = """\
@@ -103,7 +104,7 @@ nodes = {"note": note, "ask": ask, "other": other}
 
 def post(url: str, message_id: str, text: str, **options: Any) -> AbstractContextManager[httpx.Response]:
     body = {"id": "c", "message": {"id": message_id, "role": "user", "parts": [{"type": "text", "text": text}]}}
-    return httpx.stream("POST", url, json=body, timeout=SECONDS, **options)
+    return httpx.stream("POST", url, json=body, timeout=HANG_SECONDS, **options)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -168,7 +169,7 @@ def test_paused_chats_of_one_id_go_on_for_their_users_after_the_server_was_kille
             for number, text in enumerate(texts)
         ]
         body, headers = {"id": "c", "messages": messages}, {"x-user": user}
-        answer = parts(httpx.post(url, json=body, headers=headers, timeout=SECONDS).text)
+        answer = parts(httpx.post(url, json=body, headers=headers, timeout=HANG_SECONDS).text)
         return [part["text"] for part in answer if part["type"] == "text"]
 
     with running([*USECHAT, "serve", "flow_app:app", "--port", "0"], folder) as process:

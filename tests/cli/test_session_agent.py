@@ -11,8 +11,9 @@ from pathlib import Path
 from typer.testing import CliRunner
 from websockets.asyncio.client import connect
 
-from loopback import SECONDS, USECHAT, Process, running
-from session_clients import BEARER, Client, brief
+from support.hang import HANG_SECONDS
+from support.loopback import USECHAT, Process, running
+from support.session_clients import BEARER, Client, brief
 from usechat.cli.app import app
 from usechat.session_agent import FAULTS
 from usechat.session_agent.prompts import PLAYS, VOCABULARIES
@@ -44,7 +45,7 @@ def address(process: Process) -> str:
 
 async def ask(url: str, prompt: str) -> list[str]:
     """What comes after a prompt, until the connection ends."""
-    async with asyncio.timeout(120), connect(url, additional_headers=BEARER, max_queue=None) as connection:
+    async with asyncio.timeout(HANG_SECONDS), connect(url, additional_headers=BEARER, max_queue=None) as connection:
         client = Client(connection)
         await client.until("audit user.joined")
         await client.prompt(prompt)
@@ -59,7 +60,7 @@ def test_the_command_plays_a_script_to_the_client_of_the_guide_until_a_signal_co
     ) as process:
         port = address(process).split(":")[2].partition("/")[0]
         program = [sys.executable, "-c", client.replace("8787", port)]
-        printed = subprocess.run(program, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+        printed = subprocess.run(program, capture_output=True, text=True, timeout=HANG_SECONDS, check=True).stdout
         process.send(signal.SIGTERM)
         assert process.wait() == (0, "")
     lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from postgres import Postgres
+from support.postgres import Postgres
 from usechat.cli import main
 from usechat.database import Database
 from usechat.server.sessions.directory import SessionDirectory

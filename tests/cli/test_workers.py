@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from loopback import ABORTED, SECONDS, USECHAT, Process, running
-from redis_server import SECRET, RedisServer
+from support.hang import HANG_SECONDS
+from support.loopback import ABORTED, USECHAT, Process, running
+from support.redis_server import SECRET, RedisServer
 
 RUNNING, STARTED = "usechat_turns_running", "usechat_turns_started_total"
 AGENT = """
@@ -32,7 +33,7 @@ def body(chat: str, text: str) -> dict[str, Any]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + HANG_SECONDS
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -65,7 +66,7 @@ def begun(url: str) -> str:
 
     def answers() -> bool:
         try:
-            return httpx.get(f"{url}/readyz", timeout=SECONDS).status_code == 200
+            return httpx.get(f"{url}/readyz", timeout=HANG_SECONDS).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -91,9 +92,9 @@ def test_a_worker_that_dies_is_started_again_and_a_signal_to_the_parent_ends_all
         url = begun(address(process))
         before = children(process.pid)
         assert len(before) == 2
-        said = httpx.post(f"{url}/api/chat", json=body("1", "hello"), timeout=SECONDS).text
+        said = httpx.post(f"{url}/api/chat", json=body("1", "hello"), timeout=HANG_SECONDS).text
         assert sum(f'"{pid}"' in said for pid in before) == 1
-        with httpx.stream("POST", f"{url}/api/chat", json=body("2", "stay"), timeout=SECONDS) as response:
+        with httpx.stream("POST", f"{url}/api/chat", json=body("2", "stay"), timeout=HANG_SECONDS) as response:
             lines = response.iter_lines()
             mine = next(pid for line in lines for pid in before if f'"{pid}"' in line)
             other = next(pid for pid in before if pid != mine)
@@ -112,7 +113,7 @@ def test_each_worker_tells_what_all_of_them_count_and_one_that_died_has_no_turns
 
     def told() -> list[dict[str, float]]:
         """How many turns run and have begun, as whoever is asked tells it, asked so often that nobody is left out."""
-        pages = [httpx.get(f"{url}/metrics", timeout=SECONDS).text for _ in range(12)]
+        pages = [httpx.get(f"{url}/metrics", timeout=HANG_SECONDS).text for _ in range(12)]
         rows = [[line.split() for line in page.splitlines() if not line.startswith("#")] for page in pages]
         return [{name: float(value) for name, value in row if name in (RUNNING, STARTED)} for row in rows]
 
@@ -121,12 +122,14 @@ def test_each_worker_tells_what_all_of_them_count_and_one_that_died_has_no_turns
         answers = list[str]()
 
         def have_all_answered() -> bool:
-            answers.append(httpx.post(f"{url}/api/chat", json=body(str(len(answers)), "hello"), timeout=SECONDS).text)
+            answers.append(
+                httpx.post(f"{url}/api/chat", json=body(str(len(answers)), "hello"), timeout=HANG_SECONDS).text
+            )
             return all(any(f'"{pid}"' in answer for answer in answers) for pid in children(process.pid))
 
         until(have_all_answered)
         until(lambda: told() == [{RUNNING: 0, STARTED: len(answers)}] * 12)
-        with httpx.stream("POST", f"{url}/api/chat", json=body("stays", "stay"), timeout=SECONDS) as response:
+        with httpx.stream("POST", f"{url}/api/chat", json=body("stays", "stay"), timeout=HANG_SECONDS) as response:
             pid = next(pid for line in response.iter_lines() for pid in children(process.pid) if f'"{pid}"' in line)
             until(lambda: told() == [{RUNNING: 1, STARTED: len(answers) + 1}] * 12)
             os.kill(pid, signal.SIGKILL)

@@ -5,7 +5,8 @@ import sys
 import httpx
 import pytest
 
-from loopback import SECONDS, message, serving
+from support.hang import HANG_SECONDS
+from support.loopback import message, serving
 from usechat.demo.app import make_demo
 from usechat.protocol.verdict import judge, recorded_events
 from usechat.testing import collect
@@ -48,7 +49,7 @@ def test_a_key_offers_its_model() -> None:
 
 def test_every_prompt_gets_a_stream_that_all_clients_take() -> None:
     ends: dict[str, str] = {}
-    with serving(make_demo(pace=0).app) as url, httpx.Client(base_url=url, timeout=SECONDS) as page:
+    with serving(make_demo(pace=0).app) as url, httpx.Client(base_url=url, timeout=HANG_SECONDS) as page:
         for agent in page.get("/page/settings").json()["agents"]:
             for prompt in (prompt["text"] for prompt in agent["prompts"]):
                 if prompt == QUESTION:

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from loopback import STEP, ask, last_two, parts, serving, text_part
-from test_openai_example import Model, words
+from support.loopback import STEP, ask, last_two, parts, serving, text_part
+from support.openai_server import Model, words
 from usechat import create_app
 from usechat.demo.models import find_models
 

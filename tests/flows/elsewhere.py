@@ -11,7 +11,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from flows.play import flow, node
-from loopback import free_port
+from support.hang import HANG_SECONDS
+from support.loopback import free_port
 from usechat.agents.chat import Chat
 from usechat.flows import Event, FlowRuntime, NodeContext, NodeFunction, RunSnapshot
 from usechat.flows.remote import RemoteRuntime
@@ -81,7 +82,7 @@ class Harness:
                 await socket.send(frame)
 
     async def command(self) -> Any:
-        frame = await asyncio.wait_for(self.heard.get(), 60)
+        frame = await asyncio.wait_for(self.heard.get(), HANG_SECONDS)
         assert frame["type"] == "command"
         return frame["command"]
 
@@ -99,7 +100,7 @@ async def standing(port: int | None = None, *, names_runs: bool = False) -> Asyn
 
     port = port or free_port()
     harness = Harness(port)
-    async with asyncio.timeout(60), serve(harness.attend, "127.0.0.1", port, process_response=tell_of_runs):
+    async with asyncio.timeout(HANG_SECONDS), serve(harness.attend, "127.0.0.1", port, process_response=tell_of_runs):
         yield harness
 
 
@@ -175,7 +176,7 @@ class Served:
 @asynccontextmanager
 async def serving(talk: NodeFunction, played: Mapping[str, Any] = TALK, **options: Any) -> AsyncGenerator[Served, None]:
     served = Served(talk, played)
-    async with asyncio.timeout(60), serve_runtime(served.make, **options) as served.url:
+    async with asyncio.timeout(HANG_SECONDS), serve_runtime(served.make, **options) as served.url:
         yield served
 
 
@@ -206,12 +207,12 @@ async def original(talk: NodeFunction, *, refuses: bool) -> AsyncGenerator[str, 
         finally:
             sockets.discard(socket)
 
-    async with asyncio.timeout(60), serve(attend, "127.0.0.1", port := free_port()):
+    async with asyncio.timeout(HANG_SECONDS), serve(attend, "127.0.0.1", port := free_port()):
         yield f"ws://127.0.0.1:{port}/ws"
 
 
 async def reaches(condition: Callable[[], bool]) -> None:
     """Wait until it is so, for five seconds at most."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from support.hang import HANG_SECONDS
 from usechat.flows import Event, FlowRuntime, NodeContext, NodeFunction, RunSnapshot, RunStore
 
 __all__ = ["Play", "edge", "flow", "line", "node", "reaches"]
@@ -66,7 +67,7 @@ class Play:
         """Wait for the next event whose line is this."""
         found: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         self.on(words, lambda event: found.done() or found.set_result(event))
-        return await asyncio.wait_for(found, 60)
+        return await asyncio.wait_for(found, HANG_SECONDS)
 
     async def _note(self, context: NodeContext, value: dict[str, Any]) -> dict[str, Any]:
         self.started.append(context.node_id)
@@ -75,7 +76,7 @@ class Play:
 
 async def reaches(condition: Callable[[], bool]) -> None:
     """Wait until it is so, for five seconds at most."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         # What is waited for tells nobody.
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)

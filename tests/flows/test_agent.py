@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flows.play import Play, edge, flow, node
+from support.hang import HANG_SECONDS
 from usechat import Chat, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
 from usechat.flows import FlowRuntime, agent_node
 from usechat.protocol.chunks import Error, File, MessageMetadata
@@ -400,7 +401,7 @@ async def test_an_agent_that_waits_for_nothing_still_hears_an_abort():
     run = asyncio.create_task(play.run())
     await play.until("agent:text:delta a .")
     play.runtime.dispatch({"type": "stop"})
-    assert (await asyncio.wait_for(run, 60)).status == "aborted"
+    assert (await asyncio.wait_for(run, HANG_SECONDS)).status == "aborted"
 
 
 async def test_an_agent_that_takes_too_long_fails_without_an_end_of_its_own():

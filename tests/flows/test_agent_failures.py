@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flows.play import Play, flow, node
+from support.hang import HANG_SECONDS
 from usechat import Chat
 from usechat.errors import AgentError, LocalProtocolError, MappingError
 from usechat.flows import NodeContext, agent_node
@@ -37,7 +38,7 @@ class Picky:
 
 async def play(agent: Any, mapper: Any = None) -> Play:
     played = Play(ASKED, {"agent": agent_node(agent, mapper)})
-    await asyncio.wait_for(played.run(), 60)
+    await asyncio.wait_for(played.run(), HANG_SECONDS)
     return played
 
 
@@ -117,7 +118,7 @@ async def test_whatever_any_node_raises_fails_it_and_nothing_else(error: type[Ba
         raise error("leave")
 
     played = Play(ASKED, {"agent": leaves})
-    await asyncio.wait_for(played.run(), 60)
+    await asyncio.wait_for(played.run(), HANG_SECONDS)
     assert played.lines()[-2:] == ["node:error a leave", "flow:complete failed"]
 
 
@@ -188,5 +189,5 @@ async def test_a_message_that_a_thread_ends_is_answered_after_the_next_command()
     run_id = (await played.until("agent:text:delta a To Hi"))["runId"]
     played.runtime.dispatch({"type": "send", "runId": run_id, "message": "two"})
     told.set()
-    output = (await asyncio.wait_for(run, 60)).outputs["a"]
+    output = (await asyncio.wait_for(run, HANG_SECONDS)).outputs["a"]
     assert (output["text"], output["numTurns"]) == ("To two", 2)

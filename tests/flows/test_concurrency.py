@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flows.play import Play, edge, flow, node
+from support.hang import HANG_SECONDS
 from usechat import Chat
 from usechat.flows import Event, FlowError, NodeContext, NodeFunction, agent_node, without_state
 
@@ -194,7 +195,7 @@ async def test_a_chain_goes_on_beside_a_node_that_takes_its_time():
     last = asyncio.Event()
 
     async def slow(_context: NodeContext, _value: dict[str, Any]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             await last.wait()
 
     async def ends(_context: NodeContext, _value: dict[str, Any]) -> None:

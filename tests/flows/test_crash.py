@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from flows import crash
+from support.hang import HANG_SECONDS
 from usechat.database import Database
 from usechat.flows import DatabaseRunStore, Event
 
@@ -27,7 +28,7 @@ def test_a_run_whose_process_was_killed_in_a_node_goes_on_in_another_process(tmp
     assert first.returncode == -signal.SIGKILL
 
     run_id = (tmp_path / "run_id").read_text(encoding="utf-8")
-    second = subprocess.run([*script, run_id], check=True, capture_output=True, text=True, timeout=60)
+    second = subprocess.run([*script, run_id], check=True, capture_output=True, text=True, timeout=HANG_SECONDS)
     after = [line.strip() for line in second.stdout.splitlines()]
     assert after == [
         "flow:resumed",

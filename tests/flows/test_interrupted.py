@@ -9,6 +9,7 @@ import pytest
 from msgspec import UNSET
 
 from flows.play import Play, edge, flow, node, reaches
+from support.hang import HANG_SECONDS
 from usechat import Chat
 from usechat.flows import Event, FlowError, MemoryRunStore, NodeContext, RunSnapshot, agent_node
 
@@ -20,7 +21,7 @@ TWO = flow([node("a", "ask"), node("b", "ask"), node("c")], [edge("a", "c"), edg
 async def ask(context: NodeContext, _value: dict[str, Any]) -> list[str]:
     """Hang at first, and give what was sent when the run goes on."""
     if context.resume_message is None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             await asyncio.Event().wait()
     return [command["message"] for command in context.inbox.drain()]
 

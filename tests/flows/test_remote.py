@@ -23,7 +23,8 @@ from flows.elsewhere import (
     reaches,
     standing,
 )
-from loopback import free_port
+from support.hang import HANG_SECONDS
+from support.loopback import free_port
 from usechat.flows import Event, FlowError, Runtime
 
 pytestmark = pytest.mark.anyio
@@ -378,7 +379,7 @@ async def test_an_original_is_free_when_whoever_had_it_is_gone(end: str):
 
 
 async def test_what_an_original_tells_before_the_run_is_asked_for_is_not_heard():
-    async with asyncio.timeout(60), serve(_tells_at_once, "127.0.0.1", port := free_port()):
+    async with asyncio.timeout(HANG_SECONDS), serve(_tells_at_once, "127.0.0.1", port := free_port()):
         ears = Listening(f"ws://127.0.0.1:{port}/ws")
         assert (await ears.runtime.run()).node_status == {}
         assert ears.events == [START, COMPLETE]

@@ -23,7 +23,8 @@ from flows.elsewhere import (
     serving,
     standing,
 )
-from loopback import free_port
+from support.hang import HANG_SECONDS
+from support.loopback import free_port
 from usechat.agents.chat import Chat
 from usechat.agents.open_harness import OpenHarnessAgent
 from usechat.flows import NodeContext, agent_node
@@ -65,12 +66,12 @@ class Page:
 
 
 async def read(stream: AsyncIterator[Chunk]) -> list[Chunk]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         return [chunk async for chunk in stream]
 
 
 async def read_until(stream: AsyncIterator[Chunk], text: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         async for chunk in stream:
             if isinstance(chunk, TextDelta) and text in chunk.delta:
                 return

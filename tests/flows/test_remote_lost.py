@@ -18,7 +18,7 @@ from flows.elsewhere import (
     reaches,
     standing,
 )
-from loopback import free_port
+from support.loopback import free_port
 from usechat.flows import Event, FlowError
 from usechat.flows.reconnecting import pauses
 from usechat.flows.remote import RemoteRuntime

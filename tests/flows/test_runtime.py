@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from flows.play import Play, edge, flow, node
+from support.hang import HANG_SECONDS
 from usechat.flows import FlowError, FlowRuntime, MemoryRunStore, NodeContext, RunSnapshot, Runtime
 
 pytestmark = pytest.mark.anyio
@@ -348,7 +349,7 @@ async def test_a_pause_interrupts_the_wait_for_another_attempt():
         await asyncio.sleep(0)
     assert tries == [1]
     play.runtime.dispatch({"type": "pause"})
-    assert (await asyncio.wait_for(run, 60)).node_status == {"a": "running"}
+    assert (await asyncio.wait_for(run, HANG_SECONDS)).node_status == {"a": "running"}
     assert (await play.run()).outputs == {"a": "done"}
 
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from flows.play import Play, edge, flow, node
+from support.hang import HANG_SECONDS
 from usechat.flows import FlowError, NodeContext
 
 pytestmark = pytest.mark.anyio
@@ -394,7 +395,7 @@ async def test_independent_nodes_run_at_the_same_time_if_they_may():
     barrier = asyncio.Barrier(3)
 
     async def meet(context: NodeContext, _value: dict[str, Any]) -> str:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             await barrier.wait()
         return context.node_id
 

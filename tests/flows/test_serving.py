@@ -8,7 +8,8 @@ import pytest
 
 from flows.elsewhere import LOST, TALK, Listening, converse, hang, listening, parrot, reaches, serving
 from flows.play import edge, flow, line, node
-from loopback import running
+from support.hang import HANG_SECONDS
+from support.loopback import running
 from usechat.flows import Event, FlowError, FlowRuntime, NodeContext, agent_node
 from usechat.flows.serving import serve_runtime
 
@@ -211,5 +212,5 @@ async def test_a_server_that_is_killed_ends_the_run_here(tmp_path: Path):
         await until(ears, "agent:text a Working")
         process.send(signal.SIGKILL)
         with pytest.raises(FlowError, match="was lost"):
-            await asyncio.wait_for(run, 60)
+            await asyncio.wait_for(run, HANG_SECONDS)
         assert [line(event) for event in ears.events[-2:]] == ["agent:text a Working", "runtime:lost"]

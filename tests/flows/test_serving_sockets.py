@@ -12,6 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
 from flows.elsewhere import Served, hang, listening, reaches, serving
+from support.hang import HANG_SECONDS
 from usechat.flows import NodeContext, NodeFunction
 from usechat.flows import serving as serving_module
 
@@ -25,7 +26,7 @@ async def client(served: Served, **options: Any) -> AsyncGenerator[ClientConnect
 
 
 async def heard(connection: ClientConnection) -> Any:
-    return json.loads(await asyncio.wait_for(connection.recv(), 60))
+    return json.loads(await asyncio.wait_for(connection.recv(), HANG_SECONDS))
 
 
 async def test_the_frames_are_the_envelopes_of_the_original():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flows.play import Play, edge, flow, node
+from support.hang import HANG_SECONDS
 from usechat.flows import NodeContext
 
 pytestmark = pytest.mark.anyio
@@ -59,7 +60,7 @@ async def test_a_node_that_swallows_its_cancellation_is_given_up():
     assert runs[3].cancelled()
     for stubborn in nodes:
         stubborn.let_go.set()
-        await asyncio.wait_for(stubborn.over.wait(), 60)
+        await asyncio.wait_for(stubborn.over.wait(), HANG_SECONDS)
     told = [play.lines("agent:") for play in (timed, aborted, halted, cancelled)]
     states = [play.runtime.snapshot().state for play in (timed, aborted, halted)]
     assert (told, states) == ([[]] * 4, [{"cancelled": reason} for reason in ("timeout", "abort", "pause")])

@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import httpx
 import pytest
 
-from gateways import Gateway, serving_gateway, statements
-from loopback import message, parts, text_part
+from support.gateways import Gateway, serving_gateway, statements
+from support.loopback import message, parts, text_part
 from usechat.server.auth import bearer_token
 from usechat.server.sessions.access import Endpoint, Kind, Visibility
 

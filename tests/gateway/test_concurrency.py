@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import usechat.agents.agent_ops as driver
-from gateways import SETTINGS, Gateway, serving_gateway, until_chunk
-from loopback import message
-from soak import draws
+from support.gateways import SETTINGS, Gateway, serving_gateway, until_chunk
+from support.loopback import message
+from support.soak import draws
 from usechat.agents.agent_ops_socket import SocketLimits
 from usechat.protocol.verdict import judge, recorded_events
 from usechat.session_agent import Script, SessionSettings

@@ -14,10 +14,11 @@ import msgspec
 import pytest
 
 import usechat.agents.agent_ops_following as driver
-from gateways import Gateway, serving_gateway, until_chunk
-from loopback import message, parts
-from session_clients import joined, no_more_tasks
-from soak import SEED, draws
+from support.gateways import Gateway, serving_gateway, until_chunk
+from support.hang import HANG_SECONDS
+from support.loopback import message, parts
+from support.session_clients import joined, no_more_tasks
+from support.soak import SEED, draws
 from usechat.protocol.verdict import judge, recorded_events
 from usechat.server.sessions.settings import GatewaySettings
 from usechat.session_agent import FAULTS, Fault, SessionSettings, Socket
@@ -77,7 +78,7 @@ async def left_clean(
 async def unused(gateway: Gateway) -> None:
     """Wait until no socket is open, as either side counts them; that of bob is not the gateway's."""
     agent = gateway.agent
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         await agent.until(lambda: all(socket.user.id == "bob" for socket in agent.sockets))
     for _ in range(1000):
         if not await gateway.metric("adapter_ws_open"):
@@ -156,7 +157,7 @@ async def test_every_stream_ends_and_nothing_is_left(part: int) -> None:
     async def play(gateway: Gateway, seed: str) -> None:
         run = Run(seed)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(HANG_SECONDS):
                 await run.play(gateway)
         except BaseException as error:
             error.add_note(f"the run of the seed {seed}: {vars(run)}")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from gateways import Gateway, serving_gateway
+from support.gateways import Gateway, serving_gateway
 
 pytestmark = pytest.mark.anyio
 

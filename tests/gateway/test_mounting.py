@@ -12,8 +12,8 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateways import SETTINGS, Gateway, serving_gateway, until_chunk
-from loopback import last_two, message, parts, text_part
+from support.gateways import SETTINGS, Gateway, serving_gateway, until_chunk
+from support.loopback import last_two, message, parts, text_part
 from usechat.server.sessions.gateway import sessions_gateway
 
 pytestmark = pytest.mark.anyio

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import pytest
 
-from gateways import serving_gateway
-from loopback import all_ended, message
-from mutations import Mutator, Request, Site
-from soak import SEED, draws
-from wires import Answer, Wire
+from support.gateways import serving_gateway
+from support.hang import HANG_SECONDS
+from support.loopback import all_ended, message
+from support.mutations import Mutator, Request, Site
+from support.soak import SEED, draws
+from support.wires import Answer, Wire
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +69,7 @@ async def send_requests(port: int, mutator: Mutator, statuses: Counter[int]) -> 
     try:
         for _ in range(REQUESTS // CONNECTIONS):
             request = mutator.request()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(HANG_SECONDS):
                 answer = await wire.ask(request)
             check(request, answer)
             statuses[0 if answer is None else answer.status] += 1

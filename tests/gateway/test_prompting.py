@@ -5,8 +5,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from gateways import Gateway, serving_gateway
-from loopback import FINISHED, last_two, message, parts, text_part
+from support.gateways import Gateway, serving_gateway
+from support.loopback import FINISHED, last_two, message, parts, text_part
 
 pytestmark = pytest.mark.anyio
 

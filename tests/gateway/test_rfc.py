@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateways import Gateway, chunks, serving_gateway, until_chunk
-from loopback import parts
+from support.gateways import Gateway, chunks, serving_gateway, until_chunk
+from support.loopback import parts
 from usechat.server.sessions.access import Kind
 
 pytestmark = pytest.mark.anyio

@@ -14,15 +14,15 @@ from starlette.requests import HTTPConnection
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from gateways import Gateway, serving_gateway, statements, until_chunk
-from loopback import message, parts, text_part
-from mutations import Request
-from tokens import PUBLIC, RSA, STRANGER, auth, claims, part, signed, with_hmac
+from support.gateways import Gateway, serving_gateway, statements, until_chunk
+from support.loopback import message, parts, text_part
+from support.mutations import Request
+from support.tokens import PUBLIC, RSA, STRANGER, auth, claims, part, signed, with_hmac
+from support.wires import Answer, Wire
 from usechat.database import Database
 from usechat.server.auth import JwtKeys
 from usechat.server.sessions.directory import SessionDirectory
 from usechat.server.sessions.settings import SWITCH, GatewaySettings
-from wires import Answer, Wire
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from starlette.requests import HTTPConnection
 
-from gateways import Gateway, serving_gateway, until_chunk
+from support.gateways import Gateway, serving_gateway, until_chunk
 from usechat.cli.logs import JsonFormatter
 
 pytestmark = pytest.mark.anyio

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateways import Gateway, serving_gateway
-from soak import SEED, draws
+from support.gateways import Gateway, serving_gateway
+from support.soak import SEED, draws
 from usechat.session_agent import SessionSettings
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from gateways import SETTINGS, Gateway, serving_gateway, until_chunk
-from loopback import message, parts
-from session_clients import joined
+from support.gateways import SETTINGS, Gateway, serving_gateway, until_chunk
+from support.loopback import message, parts
+from support.session_clients import joined
 from usechat.agents.agent_ops_socket import SocketLimits
 from usechat.session_agent import SessionSettings
 

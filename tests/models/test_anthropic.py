@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from model_histories import STEP, call, file, model_messages, said, text
+from support.model_histories import STEP, call, file, model_messages, said, text
 from usechat import to_anthropic
 
 PNG = "data:image/png;base64,iVBORw0KGgo="

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from http_pages import Page, client, to_end, user
-from loopback import serving
+from support.http_pages import Page, client, to_end, user
+from support.loopback import serving
 from usechat import Chat, ToolCall, create_app, to_model_messages
 
 ASKED = {"role": "user", "content": [{"type": "text", "text": "Where am I?"}]}

@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from http_pages import Page, client, to_end, user
-from loopback import SECONDS, STEP, message, parts, serving, serving_here, text_part
+from support.hang import HANG_SECONDS
+from support.http_pages import Page, client, to_end, user
+from support.loopback import STEP, message, parts, serving, serving_here, text_part
 from usechat import Chat, ToolCall, create_app, to_openai
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "models.md").read_text(encoding="utf-8")
@@ -76,7 +77,7 @@ def test_the_agents_of_the_guide_give_the_chat_to_the_model(block: str, monkeypa
             async with (
                 guide["client"],
                 serving_here(create_app(guide["agent"])) as chat,
-                httpx.AsyncClient(timeout=SECONDS) as page,
+                httpx.AsyncClient(timeout=HANG_SECONDS) as page,
             ):
                 bodies = [message("Is it?"), {"id": "chat", "messages": [user("m2", "Sure?")]}]
                 for body in bodies:

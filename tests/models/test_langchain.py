@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
 
-from model_histories import STEP, call, file, model_messages, said, text
+from support.model_histories import STEP, call, file, model_messages, said, text
 from usechat.models import to_langchain
 
 PNG = "data:image/png;base64,iVBORw0KGgo="

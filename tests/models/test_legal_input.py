@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from pydantic import TypeAdapter
 
-from soak import draws
+from support.soak import draws
 from ui_messages import HISTORIES
 from usechat import UIMessage, to_anthropic, to_model_messages, to_openai
 

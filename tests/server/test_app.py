@@ -14,9 +14,9 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
-from loopback import (
+from support.hang import HANG_SECONDS
+from support.loopback import (
     ABORTED,
-    SECONDS,
     STEP,
     ask,
     asking,
@@ -83,7 +83,7 @@ async def lifespan(app: Starlette) -> AsyncGenerator[httpx.AsyncClient, None]:
 
 
 def get(url: str, **headers: str) -> tuple[int, str]:
-    response = httpx.get(url, headers=headers, timeout=SECONDS)
+    response = httpx.get(url, headers=headers, timeout=HANG_SECONDS)
     return response.status_code, response.text
 
 
@@ -111,8 +111,8 @@ def test_what_a_hook_of_the_app_raises_stays_in_the_log(caplog: pytest.LogCaptur
 def test_the_app_counts_what_happens() -> None:
     with serving(create_app(echo)) as url:
         body = ask(f"{url}/api/chat").text
-        httpx.post(f"{url}/api/chat", content="x", timeout=SECONDS)
-        metrics = httpx.get(f"{url}/metrics", timeout=SECONDS)
+        httpx.post(f"{url}/api/chat", content="x", timeout=HANG_SECONDS)
+        metrics = httpx.get(f"{url}/metrics", timeout=HANG_SECONDS)
     assert metrics.headers["content-type"].startswith("text/plain; version=")
     counted = dict(line.rsplit(" ", 1) for line in metrics.text.splitlines() if not line.startswith("#"))
     wanted = {
@@ -137,7 +137,7 @@ def test_chats_at_a_url_outlive_the_app_which_closes_their_database(tmp_path: Pa
         app = create_app(count, history=f"sqlite:///{tmp_path}/chats.db")
         with serving(app) as url:
             body = {"id": "chat", "message": {"id": f"m{messages}", "role": "user", "content": "Hello"}}
-            answer = httpx.post(f"{url}/api/chat", json=body, timeout=SECONDS)
+            answer = httpx.post(f"{url}/api/chat", json=body, timeout=HANG_SECONDS)
         assert parts(answer.text) == [STEP, text_part(f"{messages} messages")]
         assert [file.name for file in tmp_path.iterdir()] == ["chats.db"]
 
@@ -199,7 +199,7 @@ def test_only_pages_of_listed_origins_may_read_and_stop_an_answer() -> None:
         return headers.get("access-control-allow-origin"), headers.get("access-control-allow-credentials")
 
     def stopped(url: str, origin: str) -> int:
-        return httpx.post(f"{url}/api/chat/chat/stop", headers={"origin": origin}, timeout=SECONDS).status_code
+        return httpx.post(f"{url}/api/chat/chat/stop", headers={"origin": origin}, timeout=HANG_SECONDS).status_code
 
     page = "http://localhost:3000"
     with serving(create_app(echo)) as url:

@@ -9,7 +9,8 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from loopback import SECONDS, message, serving
+from support.hang import HANG_SECONDS
+from support.loopback import message, serving
 from usechat.agents.chat import Approval, Chat
 from usechat.database import Database
 from usechat.protocol.messages import UIMessage
@@ -34,21 +35,21 @@ async def agent(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
 
 def ask_for_approval(url: str) -> list[dict[str, Any]]:
     approvals.clear()
-    httpx.post(f"{url}/api/chat", json=message("May I?"), timeout=SECONDS)
-    return httpx.get(f"{url}/api/chat/chat/messages", timeout=SECONDS).json()
+    httpx.post(f"{url}/api/chat", json=message("May I?"), timeout=HANG_SECONDS)
+    return httpx.get(f"{url}/api/chat/chat/messages", timeout=HANG_SECONDS).json()
 
 
 def approve(url: str, messages: list[dict[str, Any]]) -> httpx.Response:
     answered = copy.deepcopy(messages)
     answered[-1]["parts"][-1] |= {"state": "approval-responded", "approval": {"id": "p", "approved": True}}
-    return httpx.post(f"{url}/api/chat", json={"id": "chat", "messages": answered}, timeout=SECONDS)
+    return httpx.post(f"{url}/api/chat", json={"id": "chat", "messages": answered}, timeout=HANG_SECONDS)
 
 
 def test_an_approval_can_be_answered_until_it_expires() -> None:
     with serving(create_app(agent, settings=ChatSettings(approval_ttl=0))) as url:
         asked = ask_for_approval(url)
         answer = approve(url, asked)
-        kept = httpx.get(f"{url}/api/chat/chat/messages", timeout=SECONDS).json()
+        kept = httpx.get(f"{url}/api/chat/chat/messages", timeout=HANG_SECONDS).json()
     assert ((answer.status_code, answer.text), approvals, kept) == (EXPIRED, [], asked)
     with serving(create_app(agent)) as url:
         assert approve(url, ask_for_approval(url)).status_code == 200

@@ -3,7 +3,7 @@ import hashlib
 import pytest
 from starlette.requests import HTTPConnection
 
-from tokens import bearer, connection
+from support.tokens import bearer, connection
 from usechat.server.auth import BearerTokens, authenticated, bearer_token
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from loopback import serving_here
+from support.hang import HANG_SECONDS
+from support.loopback import serving_here
 from usechat.errors import RequestError
 from usechat.server.bodies import check_id, json_body
 from usechat.server.responses import plain_error
@@ -18,7 +19,6 @@ from usechat.server.responses import plain_error
 pytestmark = pytest.mark.anyio
 
 LIMIT = 1000
-ANSWER_SECONDS = 60
 
 
 class Bodies:
@@ -50,7 +50,7 @@ async def talking(port: int, *headers: str) -> AsyncGenerator[tuple[asyncio.Stre
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, str]:
-    with anyio.fail_after(ANSWER_SECONDS):
+    with anyio.fail_after(HANG_SECONDS):
         status, *headers = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         fields = dict(header.split(": ", 1) for header in headers if header)
         body = await reader.readexactly(int(fields["content-length"]))
@@ -127,7 +127,7 @@ async def test_a_client_that_sends_all_of_a_large_body_can_read_why_it_was_refus
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
-    with anyio.fail_after(ANSWER_SECONDS):
+    with anyio.fail_after(HANG_SECONDS):
         try:
             return await reader.read() == b""
         except ConnectionResetError:
@@ -153,7 +153,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_noticed():
         async with talking(port, JSON_TYPE, "content-length: 999") as (_, writer):
             writer.write(b"{")
             await writer.drain()
-        with anyio.fail_after(ANSWER_SECONDS):
+        with anyio.fail_after(HANG_SECONDS):
             await bodies.gone.wait()
 
 

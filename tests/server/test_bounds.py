@@ -13,8 +13,8 @@ import httpx
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
-from fast_loop import run_fast
-from loopback import message
+from support.fast_loop import run_fast
+from support.loopback import message
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import decode_request

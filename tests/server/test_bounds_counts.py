@@ -13,7 +13,8 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from loopback import message
+from support.hang import HANG_SECONDS
+from support.loopback import message
 from usechat.agents.chat import Chat
 from usechat.protocol.requests import decode_request
 from usechat.server.app import create_app
@@ -35,8 +36,8 @@ async def serving(app: Starlette) -> AsyncGenerator[httpx.AsyncClient, None]:
         limits = httpx.Limits(max_connections=None)
         try:
             async with (
-                asyncio.timeout(120),
-                httpx.AsyncClient(base_url=url, timeout=120, trust_env=False, limits=limits) as http,
+                asyncio.timeout(HANG_SECONDS),
+                httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, trust_env=False, limits=limits) as http,
             ):
                 yield http
         finally:
@@ -99,7 +100,7 @@ async def test_64_agents_have_threads_and_the_next_one_waits_for_a_place() -> No
         release.wait(30)
 
     def all_begin() -> bool:
-        return all(began.acquire(timeout=120) for _ in range(64))
+        return all(began.acquire(timeout=HANG_SECONDS) for _ in range(64))
 
     async with serving(create_app(agent, grace=None)) as http:
         for number in range(65):

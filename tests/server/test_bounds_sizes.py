@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from loopback import SECONDS, serving
+from support.hang import HANG_SECONDS
+from support.loopback import serving
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 
@@ -21,7 +22,7 @@ async def agent(chat: Chat) -> AsyncGenerator[str, None]:
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx.Client]:
-    with serving(create_app(agent, grace=None)) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
+    with serving(create_app(agent, grace=None)) as url, httpx.Client(base_url=url, timeout=HANG_SECONDS) as client:
         yield client
 
 

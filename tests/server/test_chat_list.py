@@ -10,7 +10,8 @@ import httpx
 import pytest
 from starlette.requests import HTTPConnection
 
-from loopback import SECONDS, message, read_until, serving
+from support.hang import HANG_SECONDS
+from support.loopback import message, read_until, serving
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 
@@ -27,7 +28,7 @@ class House:
     def __init__(self, **options: Any) -> None:
         self.ended = threading.Event()
         self.app = create_app(self.agent, **options)
-        self.http = httpx.Client(timeout=SECONDS, trust_env=False)
+        self.http = httpx.Client(timeout=HANG_SECONDS, trust_env=False)
 
     def agent(self, chat: Chat) -> Iterator[str]:
         yield "A word."

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 
-from loopback import ABORTED, SECONDS, STEP, last_two, parts, read_until, serving, text_part
+from support.hang import HANG_SECONDS
+from support.loopback import ABORTED, STEP, last_two, parts, read_until, serving, text_part
 from usechat.agents.chat import Approval, Chat, ToolAnswer
 from usechat.errors import RequestError
 from usechat.protocol.requests import decode_request
@@ -68,7 +69,7 @@ def said(text: str, role: str = "user") -> Part:
 def post(
     url: str, messages: list[Part], *, chat: str = "chat", user: dict[str, str] = ANN, **body: Any
 ) -> httpx.Response:
-    return httpx.post(url, json={"id": chat, "messages": messages, **body}, headers=user, timeout=SECONDS)
+    return httpx.post(url, json={"id": chat, "messages": messages, **body}, headers=user, timeout=HANG_SECONDS)
 
 
 class Asked(NamedTuple):
@@ -104,7 +105,7 @@ def test_the_messages_of_the_request_are_the_history_without_those_of_the_system
     again = post(url, messages, trigger="regenerate-message", messageId="gone")
     assert parts(again.text) == [STEP, text_part("one / two / three")]
     body = {"id": "chat", "message": said("alone")}
-    assert parts(httpx.post(url, json=body, headers=ANN, timeout=SECONDS).text) == [STEP, text_part("alone")]
+    assert parts(httpx.post(url, json=body, headers=ANN, timeout=HANG_SECONDS).text) == [STEP, text_part("alone")]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_a_bad_request_is_refused_with_a_sentence(
 
 def test_the_server_has_no_messages(url: str) -> None:
     post(url, [said("one")])
-    answer = httpx.get(f"{url}/chat/messages", headers=ANN, timeout=SECONDS)
+    answer = httpx.get(f"{url}/chat/messages", headers=ANN, timeout=HANG_SECONDS)
     assert refusal(answer) == (404, "This server keeps no messages.")
 
 
@@ -265,11 +266,11 @@ def test_an_approval_that_came_to_a_busy_server_still_counts() -> None:
         url = f"{server}/api/chat"
         asked = ask_for_approval(url)
         body = {"id": "chat", "messages": [said("wait")]}
-        with httpx.stream("POST", url, json=body, headers=ANN, timeout=SECONDS) as waiting:
+        with httpx.stream("POST", url, json=body, headers=ANN, timeout=HANG_SECONDS) as waiting:
             read_until(waiting.iter_lines(), "I begin")
             busy = (409, "An answer is still being written in this chat.")
             assert refusal(post(url, asked.answered())) == busy
-            httpx.post(f"{url}/chat/stop", headers=ANN, timeout=SECONDS)
+            httpx.post(f"{url}/chat/stop", headers=ANN, timeout=HANG_SECONDS)
         assert post(url, asked.answered()).status_code == 200
     assert len(approvals) == 1
 
@@ -294,16 +295,16 @@ def test_an_approval_expires() -> None:
 
 def test_a_turn_that_runs_belongs_to_its_user(url: str) -> None:
     body = {"id": "chat", "messages": [said("wait")]}
-    with httpx.stream("POST", url, json=body, headers=ANN, timeout=SECONDS) as waiting:
+    with httpx.stream("POST", url, json=body, headers=ANN, timeout=HANG_SECONDS) as waiting:
         lines = waiting.iter_lines()
         read_until(lines, "I begin")
         # Nobody owns the id of a chat that the server does not keep, so that Bob's is another one.
         assert parts(post(url, [said("mine")], user=BOB).text) == [STEP, text_part("mine")]
-        assert httpx.get(f"{url}/chat/stream", headers=BOB, timeout=SECONDS).status_code == 204
-        assert httpx.post(f"{url}/chat/stop", headers=BOB, timeout=SECONDS).status_code == 204
-        with httpx.stream("GET", f"{url}/chat/stream", headers=ANN, timeout=SECONDS) as resumed:
+        assert httpx.get(f"{url}/chat/stream", headers=BOB, timeout=HANG_SECONDS).status_code == 204
+        assert httpx.post(f"{url}/chat/stop", headers=BOB, timeout=HANG_SECONDS).status_code == 204
+        with httpx.stream("GET", f"{url}/chat/stream", headers=ANN, timeout=HANG_SECONDS) as resumed:
             read_until(resumed.iter_lines(), "I begin")
-        httpx.post(f"{url}/chat/stop", headers=ANN, timeout=SECONDS)
+        httpx.post(f"{url}/chat/stop", headers=ANN, timeout=HANG_SECONDS)
         assert last_two("\n".join(lines)) == ABORTED
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 
-from loopback import (
+from support.hang import HANG_SECONDS
+from support.loopback import (
     ABORTED,
-    SECONDS,
     STEP,
     answer_status,
     ask,
@@ -83,8 +83,8 @@ def test_the_guide_serves_a_chat_beside_django_to_whoever_is_signed_in_there(tmp
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with running([sys.executable, "-m", "uvicorn", "--port", str(port), "asgi:application"], tmp_path) as process:
-        until(lambda: httpx.get(f"{url}/api/chatter", timeout=SECONDS).text == "AnonymousUser", process)
-        ann, bob = (httpx.Client(base_url=url, timeout=SECONDS) for _ in range(2))
+        until(lambda: httpx.get(f"{url}/api/chatter", timeout=HANG_SECONDS).text == "AnonymousUser", process)
+        ann, bob = (httpx.Client(base_url=url, timeout=HANG_SECONDS) for _ in range(2))
         with ann, bob:
             assert [ann.get("/enter/ann").text, ann.get("/api/chatter").text] == ["welcome", "ann"]
             bob.get("/enter/bob")
@@ -104,7 +104,7 @@ def test_answers_stream_and_end_legally_when_the_server_is_stopped(tmp_path: Pat
     port = free_port()
     chat = f"http://127.0.0.1:{port}/api/chat"
     with running([sys.executable, "-m", "uvicorn", "--port", str(port), "asgi:application"], tmp_path) as process:
-        until(lambda: httpx.get(f"{chat}/chat/stream", timeout=SECONDS).status_code == 204, process)
+        until(lambda: httpx.get(f"{chat}/chat/stream", timeout=HANG_SECONDS).status_code == 204, process)
         with asking(chat) as lines:
             first = read_until(lines, "I begin")
             process.send(signal.SIGTERM)

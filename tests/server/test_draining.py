@@ -11,7 +11,19 @@ import httpx
 import pytest
 from anyio import to_thread
 
-from loopback import ABORTED, SECONDS, STEP, asking, free_port, last_two, parts, read_until, running, text_part, until
+from support.hang import HANG_SECONDS
+from support.loopback import (
+    ABORTED,
+    STEP,
+    asking,
+    free_port,
+    last_two,
+    parts,
+    read_until,
+    running,
+    text_part,
+    until,
+)
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
@@ -72,7 +84,7 @@ def test_an_app_that_hosts_the_chat_drains_it_before_its_server_ends(tmp_path: P
     port = free_port()
     chat = f"http://127.0.0.1:{port}/api/chat"
     with running([sys.executable, "-m", "uvicorn", "--port", str(port), "main:app"], tmp_path) as process:
-        until(lambda: httpx.get(f"{chat}/chat/stream", timeout=SECONDS).status_code == 204, process)
+        until(lambda: httpx.get(f"{chat}/chat/stream", timeout=HANG_SECONDS).status_code == 204, process)
         with asking(chat) as lines:
             first = read_until(lines, "I begin")
             process.send(signal.SIGTERM)
@@ -88,7 +100,7 @@ async def test_a_signal_reaches_the_server_only_after_the_turns_have_ended(arriv
     reader = await chats.begin(REQUEST, None, {})
     with drain_on_signals(chats, grace=3600):
         signal.raise_signal(signal.SIGTERM)
-        with anyio.fail_after(SECONDS):
+        with anyio.fail_after(HANG_SECONDS):
             while chats.ready:
                 await anyio.lowlevel.checkpoint()
             assert (arrived, reader.log.outcome) == ([], None)

@@ -13,7 +13,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
-from loopback import SECONDS, STEP, last_two, parts, read_until, serving, text_part
+from support.hang import HANG_SECONDS
+from support.loopback import STEP, last_two, parts, read_until, serving, text_part
 from usechat import DeepAgent, MessageWriter, RequestError, create_app, elements_route
 from usechat.protocol.chunks import Chunk
 from usechat.sources.deep_agent import DeepAgentMapper, DeepAgentOptions
@@ -28,7 +29,7 @@ class Agent:
     def __init__(self) -> None:
         self.called: list[dict[str, Any]] = []
         self.aborted = threading.Event()
-        self.both = threading.Barrier(2, timeout=SECONDS)
+        self.both = threading.Barrier(2, timeout=HANG_SECONDS)
 
     async def stream_with_events(
         self,
@@ -47,7 +48,7 @@ class Agent:
             case "wait":
                 yield {"type": "text", "text": "I begin"}
                 try:
-                    await asyncio.sleep(SECONDS)
+                    await asyncio.sleep(HANG_SECONDS)
                 finally:
                     if abort.is_set():
                         self.aborted.set()
@@ -79,7 +80,7 @@ def served(agent: Agent, **options: Any) -> Generator[str]:
 
 def post(url: str, text: str = "Hello", **options: Any) -> httpx.Response:
     message = {**HELLO, "parts": [{"type": "text", "text": text}]}
-    return httpx.post(url, json={"id": "chat", "messages": [message]}, timeout=SECONDS, **options)
+    return httpx.post(url, json={"id": "chat", "messages": [message]}, timeout=HANG_SECONDS, **options)
 
 
 def test_a_message_is_answered_also_where_its_body_has_no_ids() -> None:
@@ -87,7 +88,7 @@ def test_a_message_is_answered_also_where_its_body_has_no_ids() -> None:
     with served(agent, max_steps=3) as url:
         assert parts(post(url).text) == [STEP, text_part("You said Hello.")]
         bare = {"messages": [{"role": "user", "parts": HELLO["parts"]}]}
-        assert parts(httpx.post(url, json=bare, timeout=SECONDS).text) == [STEP, text_part("You said Hello.")]
+        assert parts(httpx.post(url, json=bare, timeout=HANG_SECONDS).text) == [STEP, text_part("You said Hello.")]
     assert agent.called[0] == {"state": None, "thread_id": None, "max_steps": 3, "resume": None}
 
 
@@ -112,7 +113,7 @@ def test_a_message_is_answered_also_where_its_body_has_no_ids() -> None:
 )
 def test_a_bad_body_gets_400_and_one_sentence(body: bytes, sentence: str) -> None:
     with served(Agent()) as url:
-        answer = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=SECONDS)
+        answer = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=HANG_SECONDS)
         assert (answer.status_code, answer.json()) == (400, {"error": sentence})
 
 
@@ -162,9 +163,9 @@ def test_who_leaves_aborts_the_run() -> None:
     agent = Agent()
     with served(agent) as url:
         body = {"id": "chat", "messages": [{**HELLO, "parts": [{"type": "text", "text": "wait"}]}]}
-        with httpx.stream("POST", url, json=body, timeout=SECONDS) as response:
+        with httpx.stream("POST", url, json=body, timeout=HANG_SECONDS) as response:
             read_until(response.iter_lines(), "I begin")
-        assert agent.aborted.wait(SECONDS)
+        assert agent.aborted.wait(HANG_SECONDS)
 
 
 @pytest.mark.parametrize("by_function", [True, False])
@@ -189,7 +190,7 @@ def test_two_users_at_once_share_nothing(by_function: bool) -> None:
         for thread_ in asking:
             thread_.start()
         for thread_ in asking:
-            thread_.join(SECONDS)
+            thread_.join(HANG_SECONDS)
     for who in ("ann", "bob"):
         assert parts(answers[who]) == [STEP, text_part(f"{who}: ['{who}']")]
     assert shared == {"todos": []}
@@ -238,12 +239,12 @@ def test_an_approval_goes_to_the_page_and_back_to_the_agent() -> None:
             "id": "chat",
             "messages": [question, {"id": "a", "role": "assistant", "parts": [*asked[:-1], answered]}],
         }
-        response = httpx.post(url, json=body, timeout=SECONDS)
+        response = httpx.post(url, json=body, timeout=HANG_SECONDS)
         assert '"toolCallId":"c-1","output":"gone"' in response.text
-        assert httpx.post(url, json=body, timeout=SECONDS).status_code == 409
+        assert httpx.post(url, json=body, timeout=HANG_SECONDS).status_code == 409
         forged = {**answered, "approval": {"id": "a-1", "approved": True}}
         body["messages"] = [question, {"id": "a", "role": "assistant", "parts": [*asked[:-1], forged]}]
-        assert httpx.post(url, json=body, timeout=SECONDS).status_code == 409
+        assert httpx.post(url, json=body, timeout=HANG_SECONDS).status_code == 409
     [decision] = agent.called[-1]["resume"]["decisions"]
     assert (decision["type"], decision["approvalId"], decision["toolCallId"]) == ("approve", "a-1", "c-1")
     assert len(agent.called) == 2
@@ -266,12 +267,12 @@ def test_an_app_serves_the_agent_with_resume_stop_and_history(wrapped: bool) -> 
     agent = Agent()
     with serving(create_app(DeepAgent(agent, throttle=0.5) if wrapped else agent)) as url:
         assert parts(post(f"{url}/api/chat").text) == [STEP, text_part("You said Hello.")]
-        kept = httpx.get(f"{url}/api/chat/chat/messages", timeout=SECONDS).json()
+        kept = httpx.get(f"{url}/api/chat/chat/messages", timeout=HANG_SECONDS).json()
         assert [message["role"] for message in kept] == ["user", "assistant"]
         body = {"id": "other", "messages": [{**HELLO, "parts": [{"type": "text", "text": "wait"}]}]}
-        with httpx.stream("POST", f"{url}/api/chat", json=body, timeout=SECONDS) as response:
+        with httpx.stream("POST", f"{url}/api/chat", json=body, timeout=HANG_SECONDS) as response:
             lines = response.iter_lines()
             read_until(lines, "I begin")
-            assert httpx.post(f"{url}/api/chat/other/stop", timeout=SECONDS).status_code == 204
+            assert httpx.post(f"{url}/api/chat/other/stop", timeout=HANG_SECONDS).status_code == 204
             read_until(lines, '{"type":"abort"}')
-        assert agent.aborted.wait(SECONDS)
+        assert agent.aborted.wait(HANG_SECONDS)

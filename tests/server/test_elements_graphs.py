@@ -13,9 +13,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
-from frameworks import HumanInTheLoopMiddleware, InMemorySaver, create_agent, create_deep_agent, tool
-from loopback import SECONDS, parts, serving
-from scripted_model import Reply, ScriptedModel, calls, says
+from support.frameworks import HumanInTheLoopMiddleware, InMemorySaver, create_agent, create_deep_agent, tool
+from support.hang import HANG_SECONDS
+from support.loopback import parts, serving
+from support.scripted_model import Reply, ScriptedModel, calls, says
 from usechat import RequestError, elements_route
 
 Part = dict[str, Any]
@@ -38,7 +39,7 @@ def served(graph: Any, **options: Any) -> Generator[str]:
 
 def post(url: str, user: str, *messages: Part) -> httpx.Response:
     body = {"id": "chat", "messages": list(messages)}
-    return httpx.post(url, json=body, headers={"x-user": user}, timeout=SECONDS)
+    return httpx.post(url, json=body, headers={"x-user": user}, timeout=HANG_SECONDS)
 
 
 def spoken(answer: httpx.Response) -> list[str]:
@@ -50,7 +51,7 @@ def said(text: str, message_id: str = "u1") -> Part:
 
 
 def test_two_users_at_once_have_threads_of_their_own() -> None:
-    both = threading.Barrier(2, timeout=SECONDS)
+    both = threading.Barrier(2, timeout=HANG_SECONDS)
 
     def reply(messages: list[BaseMessage]) -> Reply:
         return says(" | ".join(str(message.content) for message in messages))
@@ -177,7 +178,7 @@ def test_an_approval_is_the_users_whose_thread_waits() -> None:
         body = {"id": "chat", "messages": [said("Kiel"), answer]}
         edit = {"type": "edit", "edited_action": {"name": "send", "args": {"to": "Bonn"}}}
         edited = httpx.post(
-            url, json={**body, "approvals": {approval["id"]: edit}}, headers={"x-user": "ann"}, timeout=SECONDS
+            url, json={**body, "approvals": {approval["id"]: edit}}, headers={"x-user": "ann"}, timeout=HANG_SECONDS
         )
         assert (edited.status_code, sent) == (200, ["Bonn"])
         again = post(url, "ann", said("Kiel"), answer)
@@ -192,7 +193,7 @@ def test_a_run_that_is_left_or_followed_by_a_newer_message_leaves_its_thread_who
         """Work until somebody leaves."""
         works.set()
         try:
-            await asyncio.sleep(SECONDS)
+            await asyncio.sleep(HANG_SECONDS)
         finally:
             ended.set()
         return "done"
@@ -206,16 +207,16 @@ def test_a_run_that_is_left_or_followed_by_a_newer_message_leaves_its_thread_who
     stopped = "tool This call has no result, since it was stopped or failed."
     with served(graph, thread_id=user_of) as url:
         body = {"id": "chat", "messages": [said("work")]}
-        with httpx.stream("POST", url, json=body, headers={"x-user": "ann"}, timeout=SECONDS):
-            assert works.wait(SECONDS)
-        assert ended.wait(SECONDS)
+        with httpx.stream("POST", url, json=body, headers={"x-user": "ann"}, timeout=HANG_SECONDS):
+            assert works.wait(HANG_SECONDS)
+        assert ended.wait(HANG_SECONDS)
         assert spoken(post(url, "ann", said("Go on", "u2"))) == [f"human work | ai  | {stopped} | human Go on"]
         works.clear()
         ended.clear()
         older: list[httpx.Response] = []
         first = threading.Thread(target=lambda: older.append(post(url, "bob", said("work"))))
         first.start()
-        assert works.wait(SECONDS)
+        assert works.wait(HANG_SECONDS)
         newer = post(url, "bob", said("Go on", "u2"))
         first.join()
         assert spoken(newer) == [f"human work | ai  | {stopped} | human Go on"]

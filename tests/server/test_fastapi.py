@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from websockets.sync.client import connect
 
-from loopback import SECONDS, STEP, ask, asking, message, parts, read_until, serving, text_part
+from support.hang import HANG_SECONDS
+from support.loopback import STEP, ask, asking, message, parts, read_until, serving, text_part
 from usechat.agents.chat import Chat
 from usechat.protocol.verdict import judge, recorded_events
 from usechat.server.endpoint import ChatEndpoint
@@ -40,18 +41,18 @@ def test_the_router_has_all_routes_of_a_chat_below_its_prefix() -> None:
         chat = f"{url}/v1/api/chat"
         with asking(chat) as lines:
             first = read_until(lines, "I begin")
-            with httpx.stream("GET", f"{chat}/chat/stream", timeout=SECONDS) as resumed:
+            with httpx.stream("GET", f"{chat}/chat/stream", timeout=HANG_SECONDS) as resumed:
                 replayed = read_until(resumed.iter_lines(), "I begin")
-                assert httpx.post(f"{chat}/chat/stop", timeout=SECONDS).status_code == 204
+                assert httpx.post(f"{chat}/chat/stop", timeout=HANG_SECONDS).status_code == 204
             rest = "\n".join(lines)
         assert parts(f"{first}\n{rest}\n\n") == [STEP, text_part("I begin")]
         assert replayed.startswith('data: {"type":"start"')
-        messages = httpx.get(f"{chat}/chat/messages", timeout=SECONDS).json()
+        messages = httpx.get(f"{chat}/chat/messages", timeout=HANG_SECONDS).json()
         assert [found["parts"] for found in messages] == [
             [{"type": "text", "text": "Hello"}],
             [STEP, text_part("I begin")],
         ]
-        assert httpx.get(f"{chat}/chat/stream", timeout=SECONDS).status_code == 204
+        assert httpx.get(f"{chat}/chat/stream", timeout=HANG_SECONDS).status_code == 204
         TypeAdapter(list[ChatMessage]).validate_python(messages)
 
 
@@ -59,10 +60,13 @@ def test_the_body_is_read_by_us_and_not_by_the_model_of_the_documentation() -> N
     app = FastAPI()
     app.include_router(ChatEndpoint(echo).router("/chat"))
     with serving(app) as url:
-        answer = httpx.post(f"{url}/chat", json={"id": "c"}, timeout=SECONDS)
+        answer = httpx.post(f"{url}/chat", json={"id": "c"}, timeout=HANG_SECONDS)
         assert (answer.status_code, answer.text) == (400, "The body must have messages or message, and not both.")
         body = {"id": "c", "message": {"id": "m", "role": "user", "content": "Hi"}}
-        assert parts(httpx.post(f"{url}/chat", json=body, timeout=SECONDS).text) == [STEP, text_part("You said: Hi")]
+        assert parts(httpx.post(f"{url}/chat", json=body, timeout=HANG_SECONDS).text) == [
+            STEP,
+            text_part("You said: Hi"),
+        ]
 
 
 def test_dependencies_of_the_app_guard_the_router() -> None:
@@ -70,7 +74,7 @@ def test_dependencies_of_the_app_guard_the_router() -> None:
     app.include_router(ChatEndpoint(echo).router(), dependencies=[Depends(signed_in)])
     with serving(app) as url:
         assert ask(f"{url}/api/chat").status_code == 403
-        assert httpx.get(f"{url}/api/chat/chat/messages", timeout=SECONDS).status_code == 403
+        assert httpx.get(f"{url}/api/chat/chat/messages", timeout=HANG_SECONDS).status_code == 403
         answer = ask(f"{url}/api/chat", headers={"authorization": "Bearer secret"})
         assert parts(answer.text) == [STEP, text_part("You said: Hello")]
 
@@ -98,7 +102,7 @@ def test_the_router_has_the_websocket_of_a_chat() -> None:
     frame: dict[str, Any] = {"type": "resume", "requestId": "r1", "id": "chat", "headers": {}, "body": {}}
     with serving(app) as url, connect(f"ws{url.removeprefix('http')}/v1/api/chat/ws") as socket:
         socket.send(json.dumps(frame))
-        assert json.loads(socket.recv(timeout=SECONDS)) == {"type": "no-active", "requestId": "r1"}
+        assert json.loads(socket.recv(timeout=HANG_SECONDS)) == {"type": "no-active", "requestId": "r1"}
 
 
 def openapi() -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loopback import message
+from support.hang import HANG_SECONDS
+from support.loopback import message
 from usechat.errors import RequestError
 from usechat.flows import FlowRuntime, NodeContext
 from usechat.protocol.requests import decode_request
@@ -50,7 +51,7 @@ class Server:
 
 async def end_of(reader: Reader | str) -> str:
     assert isinstance(reader, Reader)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_SECONDS):
         while reader.log.outcome is None:
             await reader.log.changed()
     return "".join(frame.decode() for frame in reader.log.frames)
@@ -103,7 +104,7 @@ async def test_a_node_that_waits_for_a_message_is_given_it_whatever_becomes_of_o
 
     server = Asking(conflict=conflict)
     await server.send("m1", "one")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         await server.waits.wait()
     second = await server.send("m2", "two")
     assert '"finishReason":"stop"' in await end_of(second)

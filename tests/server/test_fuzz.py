@@ -14,13 +14,14 @@ import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from loopback import all_ended, message
-from mutations import Mutator, Request
-from soak import SEED, draws
+from support.hang import HANG_SECONDS
+from support.loopback import all_ended, message
+from support.mutations import Mutator, Request
+from support.soak import SEED, draws
+from support.wires import Answer, Wire
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.sources.plain import PlainEvent, ToolCall
-from wires import Answer, Wire
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +100,7 @@ async def send_requests(port: int, mutator: Mutator, statuses: Counter[int]) -> 
     try:
         for _ in range(REQUESTS // CONNECTIONS):
             request = mutator.request()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(HANG_SECONDS):
                 answer = await wire.ask(request)
             check(request, answer)
             statuses[0 if answer is None else answer.status] += 1
@@ -154,7 +155,7 @@ async def send_frame(connection: ClientConnection, frame: bytes, kinds: Counter[
     probe: dict[str, Any] = {"type": "resume", "requestId": "probe", "id": "nothing", "headers": {}, "body": {}}
     await connection.send(json.dumps(probe))
     while True:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             answer = json.loads(await connection.recv())
         if answer == {"type": "no-active", "requestId": "probe"}:
             return

@@ -8,8 +8,8 @@ import schemathesis
 from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
-from loopback import serving
-from soak import SEED, draws
+from support.loopback import serving
+from support.soak import SEED, draws
 from usechat.agents.chat import Chat
 from usechat.server.endpoint import ChatEndpoint
 

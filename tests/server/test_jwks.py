@@ -10,7 +10,7 @@ import jwt
 import pytest
 from anyio import to_thread
 
-from tokens import ED, ED_KEYS, JSON, OCT, SHARED_KEY, STRANGER, auth, bearer, claims, jwk, signed
+from support.tokens import ED, ED_KEYS, JSON, OCT, SHARED_KEY, STRANGER, auth, bearer, claims, jwk, signed
 from usechat.errors import RequestError
 from usechat.server.auth import JwksUrl, JwtAuth
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 
-from tokens import (
+from support.tokens import (
     ED,
     ED_KEYS,
     JSON,

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from loopback import serving_here
+from support.loopback import serving_here
 from usechat.server.origins import cors, host_check, origin_allowed
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from http_pages import JSON, Page, client, events, to_end, user
-from loopback import STEP, USECHAT, asking, read_until, running, serving, text_part
+from support.hang import HANG_SECONDS
+from support.http_pages import JSON, Page, client, events, to_end, user
+from support.loopback import STEP, USECHAT, asking, read_until, running, serving, text_part
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.server.chat_settings import ChatSettings
@@ -104,7 +105,7 @@ def test_an_agent_that_refuses_its_cancellation_keeps_neither_its_chat_nor_the_s
         with asking(url) as lines:
             read_until(lines, "I begin")
             began = time.monotonic()
-            assert httpx.post(f"{url}/chat/stop", timeout=30).status_code == 204
+            assert httpx.post(f"{url}/chat/stop", timeout=HANG_SECONDS).status_code == 204
             assert to_end(lines)[-1] == {"type": "abort"}
             # 1 second, and the rest for a machine that is busy.
             assert time.monotonic() - began < 20
@@ -169,7 +170,7 @@ def test_threads_of_agents_that_never_return_are_no_more_than_those_that_are_all
                 page = Page(http, f"chat-{number}")
                 with page.posting(user("u", "Hello")) as lines:
                     if number < 2:
-                        assert working.acquire(timeout=30)
+                        assert working.acquire(timeout=HANG_SECONDS)
                     assert page.stop() == 204
                     assert to_end(lines)[-1] == {"type": "abort"}
                 assert threads() - before == min(number + 1, 2)

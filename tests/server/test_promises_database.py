@@ -21,11 +21,11 @@ import httpx
 import pytest
 from starlette.requests import HTTPConnection
 
-from fast_loop import hurrying, run_fast
-from http_pages import user
-from locks import postgres_locked, sqlite_locked
-from loopback import USECHAT, Process, answer_status, asking, read_until, running, serving_here, until
-from postgres import Postgres
+from support.fast_loop import hurrying, run_fast
+from support.http_pages import user
+from support.locks import postgres_locked, sqlite_locked
+from support.loopback import USECHAT, Process, answer_status, asking, read_until, running, serving_here, until
+from support.postgres import Postgres
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app

@@ -18,13 +18,14 @@ import httpx
 import msgspec
 import pytest
 
-import forking_server
-from fast_loop import hurrying, run_fast
-from http_pages import JSON, Page, client, events, metric, to_end, user
-from locks import postgres_locked, sqlite_bodies, sqlite_locked
-from loopback import SECONDS, STEP, read_until, serving, serving_here, text_part
-from postgres import Postgres
-from soak import draws
+from support import forking_server
+from support.fast_loop import hurrying, run_fast
+from support.hang import HANG_SECONDS
+from support.http_pages import JSON, Page, client, events, metric, to_end, user
+from support.locks import postgres_locked, sqlite_bodies, sqlite_locked
+from support.loopback import STEP, read_until, serving, serving_here, text_part
+from support.postgres import Postgres
+from support.soak import draws
 from usechat.agents.chat import Chat
 from usechat.database import Database
 from usechat.history import History
@@ -102,7 +103,7 @@ def test_what_was_said_is_kept_as_soon_as_the_abort_of_a_stop_was_read(url: str)
                 stopping = pool.submit(page.stop)
                 rest = to_end(lines)
                 kept = page.messages()
-            assert (rest[-1], stopping.result(SECONDS)) == ({"type": "abort"}, 204)
+            assert (rest[-1], stopping.result(HANG_SECONDS)) == ({"type": "abort"}, 204)
             assert recorder.given[-1] == expected
             expected.append(assistant(first, text_part("I begin")))
             assert kept == expected
@@ -175,7 +176,7 @@ def post_and_kill(pid: int, port: int, chat: str) -> bytes:
         f"POST /api/chat HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     read = b""
-    with socket.create_connection(("127.0.0.1", port), SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", port), HANG_SECONDS) as connection:
         connection.sendall(head.encode() + body)
         while b'"type":"finish"' not in read and (some := connection.recv(65536)):
             read += some
@@ -189,7 +190,9 @@ def test_an_answer_whose_end_was_read_outlives_the_process_that_gave_it(servers:
         read = post_and_kill(*servers.start(), chat)
         assert b'{"type":"finish","finishReason":"stop"}' in read
     pid, port = servers.start()
-    kept = [httpx.get(f"http://127.0.0.1:{port}/api/chat/{chat}/messages", timeout=SECONDS).json() for chat in chats]
+    kept = [
+        httpx.get(f"http://127.0.0.1:{port}/api/chat/{chat}/messages", timeout=HANG_SECONDS).json() for chat in chats
+    ]
     os.kill(pid, signal.SIGKILL)
     words = [[part["text"] for message in messages for part in message["parts"][-1:]] for messages in kept]
     assert words == [[chat, "".join(f"{chat} {number}, " for number in range(20))] for chat in chats]

@@ -12,8 +12,9 @@ from typing import Any, Literal, cast
 import httpx
 import pytest
 
-from http_pages import JSON, Page, client, to_end, user
-from loopback import STEP, USECHAT, read_until, running, serving, serving_here, text_part
+from support.hang import HANG_SECONDS
+from support.http_pages import JSON, Page, client, to_end, user
+from support.loopback import STEP, USECHAT, read_until, running, serving, serving_here, text_part
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
@@ -49,9 +50,11 @@ async def crowded(settings: ChatSettings, **options: Any) -> AsyncGenerator[tupl
     crowd = Crowd()
     limits = httpx.Limits(max_connections=None)
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(HANG_SECONDS),
         serving_here(create_app(crowd.agent, settings=settings, grace=None, **options)) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120, headers=ANN, limits=limits) as http,
+        httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=HANG_SECONDS, headers=ANN, limits=limits
+        ) as http,
     ):
         try:
             yield crowd, http

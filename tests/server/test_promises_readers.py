@@ -10,10 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from http_pages import JSON, Page, client, metric, user
-from loopback import SECONDS, serving
-from sockets import opening, sequences, texts
-from sockets import serving as serving_sockets
+from support.hang import HANG_SECONDS
+from support.http_pages import JSON, Page, client, metric, user
+from support.loopback import serving
+from support.sockets import opening, sequences, texts
+from support.sockets import serving as serving_sockets
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
@@ -43,7 +44,7 @@ class Gated:
         for _ in range(self.size(chat)):
             yield "x" * 1024
         if chat.text != "hello":
-            self.gate.wait(SECONDS)
+            self.gate.wait(HANG_SECONDS)
         yield "three."
 
     def size(self, chat: Chat) -> int:

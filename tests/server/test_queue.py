@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 import pytest
 
-from loopback import message
+from support.loopback import message
 from usechat.agents.chat import Chat
 from usechat.errors import RequestError
 from usechat.protocol.requests import ChatRequest, decode_request

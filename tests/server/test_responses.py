@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from support.hang import HANG_SECONDS
 from usechat.protocol.chunks import TextDelta
 from usechat.protocol.frames import Frames
 from usechat.protocol.sse import DONE
@@ -91,7 +92,7 @@ async def test_whoever_leaves_while_something_is_sent_is_gone_at_once() -> None:
                 await asyncio.sleep(0)
 
     reader = reader_of(log, on_leave=lambda: left.append("left"))
-    await asyncio.wait_for(TurnResponse(reader, StreamLimits(), Metrics())({}, receive, send), 60)
+    await asyncio.wait_for(TurnResponse(reader, StreamLimits(), Metrics())({}, receive, send), HANG_SECONDS)
     assert left == ["left"]
 
 
@@ -113,5 +114,5 @@ async def test_a_reader_that_does_not_read_is_cut_also_one_of_a_replay(over: boo
             await asyncio.get_running_loop().create_future()
 
     limits = StreamLimits(behind=100_000, patience=0.01)
-    await asyncio.wait_for(TurnResponse(reader, limits, Metrics())({}, receive, send), 60)
+    await asyncio.wait_for(TurnResponse(reader, limits, Metrics())({}, receive, send), HANG_SECONDS)
     assert left == ["left"]

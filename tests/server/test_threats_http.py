@@ -13,8 +13,9 @@ import uvicorn
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from fast_loop import run_fast
-from loopback import SECONDS, message, serving
+from support.fast_loop import run_fast
+from support.hang import HANG_SECONDS
+from support.loopback import message, serving
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 
@@ -51,7 +52,7 @@ async def serving_house() -> AsyncGenerator[House, None]:
         running = asyncio.create_task(server.serve(sockets=[listener]))
         house.port = listener.getsockname()[1]
         try:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(HANG_SECONDS):
                 yield house
         finally:
             server.should_exit = True
@@ -139,7 +140,7 @@ def test_a_request_with_another_one_behind_it_is_served() -> None:
 def statuses(url: str, request_bytes: bytes) -> list[int]:
     """The status of each answer on a connection that says this and no more."""
     host, _, port = url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
+    with socket.create_connection((host, int(port)), timeout=HANG_SECONDS) as connection:
         connection.sendall(request_bytes)
         answers = b""
         # One of the two ends of every answer to a bad request, and of the last one to good ones.
@@ -197,7 +198,7 @@ def test_a_body_that_is_made_to_cost_much_is_refused(field: bytes, sentence: str
     with serving(house.app) as url:
         content = b'{"id": "chat", ' + field + rest + b"}"
         answer = httpx.post(
-            f"{url}/api/chat", content=content, headers={"content-type": "application/json"}, timeout=SECONDS
+            f"{url}/api/chat", content=content, headers={"content-type": "application/json"}, timeout=HANG_SECONDS
         )
         assert (answer.status_code, answer.text) == (400, sentence)
         frame = b'{"type": "send", "requestId": "r1", "headers": {}, "body": {}, ' + content[1:]
@@ -209,6 +210,6 @@ def test_a_body_that_is_made_to_cost_much_is_refused(field: bytes, sentence: str
 
 def refusal(page: ClientConnection) -> str:
     try:
-        return json.loads(page.recv(SECONDS))["errorText"]
+        return json.loads(page.recv(HANG_SECONDS))["errorText"]
     except ConnectionClosed:
         return page.close_reason or ""

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from loopback import FINISHED, SECONDS, STEP, last_two, message, read_until, serving, text_part
+from support.hang import HANG_SECONDS
+from support.loopback import FINISHED, STEP, last_two, message, read_until, serving, text_part
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
@@ -79,12 +80,12 @@ class House:
         self.asked: list[str] = []
         self.ended = threading.Event()
         self.app = create_app(self.agent, settings=ChatSettings(on_end=self.on_end))
-        self.http = httpx.Client(timeout=SECONDS, trust_env=False)
+        self.http = httpx.Client(timeout=HANG_SECONDS, trust_env=False)
 
     def agent(self, chat: Chat) -> Iterator[str]:
         self.asked.append(chat.text)
         yield "One, "
-        self.gate.wait(SECONDS)
+        self.gate.wait(HANG_SECONDS)
         yield "two."
 
     async def on_end(self, _outcome: Outcome, _message: UIMessage) -> None:
@@ -108,7 +109,7 @@ def answering() -> Generator[House, None, None]:
             house.gate.set()
             assert last_two("\n".join(lines)) == FINISHED
         # A stream ends before the server has kept its message.
-        assert house.ended.wait(SECONDS)
+        assert house.ended.wait(HANG_SECONDS)
         kept = house.http.get("/api/chat/chat/messages").json()
     assert [part for one in kept for part in one["parts"]] == [
         {"type": "text", "text": "Hello"},
@@ -135,7 +136,7 @@ def test_a_bad_frame_gets_a_clear_answer_and_nothing_is_lost(content: JSON, sent
     with answering() as house:
         with connect(f"{house.http.base_url}/api/chat/ws".replace("http", "ws", 1), proxy=None) as page:
             page.send(json.dumps({"type": "send", "requestId": "r1", "headers": {}, "body": {}, **content}))
-            frame = json.loads(page.recv(SECONDS))
+            frame = json.loads(page.recv(HANG_SECONDS))
         assert frame == {"type": "error", "requestId": "r1", "errorText": sentence}
 
 
@@ -147,7 +148,7 @@ def test_a_body_that_stops_half_way_changes_nothing() -> None:
     with answering() as house:
         address = (house.http.base_url.host, house.http.base_url.port or 0)
         for length in (0, 1, len(whole) // 2, len(whole) - 1):
-            with socket.create_connection(address, timeout=SECONDS) as connection:
+            with socket.create_connection(address, timeout=HANG_SECONDS) as connection:
                 connection.sendall(head.encode() + whole[:length])
                 connection.shutdown(socket.SHUT_WR)
                 # The server hangs up without an answer that could be taken for one to a whole request.

@@ -15,7 +15,8 @@ from starlette.requests import HTTPConnection
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from loopback import SECONDS, STEP, ask, message, parts, serving, text_part
+from support.hang import HANG_SECONDS
+from support.loopback import STEP, ask, message, parts, serving, text_part
 from usechat import AgentError
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
@@ -84,9 +85,9 @@ def frames_of(url: str) -> str:
     with suppress(InvalidStatus), connect(f"{url}/api/chat/ws".replace("http", "ws", 1), proxy=None) as page:
         for frame in frames:
             page.send(json.dumps(frame))
-            told.append(str(page.recv(SECONDS)))
+            told.append(str(page.recv(HANG_SECONDS)))
             while json.loads(told[-1])["type"] not in ("end", "error", "no-active"):
-                told.append(str(page.recv(SECONDS)))
+                told.append(str(page.recv(HANG_SECONDS)))
     return "".join(told)
 
 
@@ -114,9 +115,9 @@ def answers_of(url: str) -> list[httpx.Response]:
     chat = f"{url}/api/chat/chat"
     return [
         ask(f"{url}/api/chat"),
-        httpx.get(f"{chat}/stream", timeout=SECONDS),
-        httpx.post(f"{chat}/stop", timeout=SECONDS),
-        httpx.get(f"{chat}/messages", timeout=SECONDS),
+        httpx.get(f"{chat}/stream", timeout=HANG_SECONDS),
+        httpx.post(f"{chat}/stop", timeout=HANG_SECONDS),
+        httpx.get(f"{chat}/messages", timeout=HANG_SECONDS),
     ]
 
 
@@ -148,9 +149,9 @@ def test_no_address_that_a_client_or_an_agent_names_is_fetched() -> None:
         content = message("Hello")
         content["messages"][0]["parts"] = [{"type": "file", "mediaType": "image/png", "url": address}]
         headers = {"referer": address, "origin": address, "x-forwarded-host": address, "link": f"<{address}>"}
-        answer = httpx.post(f"{url}/api/chat", json={**content, "jku": address}, headers=headers, timeout=SECONDS)
+        answer = httpx.post(f"{url}/api/chat", json={**content, "jku": address}, headers=headers, timeout=HANG_SECONDS)
         assert answer.text.count(address) == 4
-        kept = httpx.get(f"{url}/api/chat/chat/messages", timeout=SECONDS)
+        kept = httpx.get(f"{url}/api/chat/chat/messages", timeout=HANG_SECONDS)
         assert kept.text.count(address) == 5
         assert is_alone()
 
@@ -167,14 +168,14 @@ def test_nothing_that_a_client_says_comes_into_the_log_but_the_id_of_a_chat(capl
             content: JSON = message(text, text)
             content["messages"][0]["id"] = text
             for field in ("id", "messageId", "trigger", text):
-                httpx.post(f"{url}/api/chat", json={**message("Hello"), field: text}, timeout=SECONDS)
-            httpx.post(f"{url}/api/chat", json=content, timeout=SECONDS)
-            httpx.post(f"{url}/api/chat/x/stop", params={"turn": text}, timeout=SECONDS)
-            httpx.get(f"{url}/api/chat/{in_a_path(text)}/stream", params={"after": text}, timeout=SECONDS)
-            httpx.get(f"{url}/api/chat/{in_a_path(text)}/messages", timeout=SECONDS)
+                httpx.post(f"{url}/api/chat", json={**message("Hello"), field: text}, timeout=HANG_SECONDS)
+            httpx.post(f"{url}/api/chat", json=content, timeout=HANG_SECONDS)
+            httpx.post(f"{url}/api/chat/x/stop", params={"turn": text}, timeout=HANG_SECONDS)
+            httpx.get(f"{url}/api/chat/{in_a_path(text)}/stream", params={"after": text}, timeout=HANG_SECONDS)
+            httpx.get(f"{url}/api/chat/{in_a_path(text)}/messages", timeout=HANG_SECONDS)
             with connect(f"{url}/api/chat/ws".replace("http", "ws", 1), proxy=None) as page:
                 page.send(json.dumps({"type": text, "requestId": TAKEN, "id": text, "headers": {text: text}}))
-                page.recv(SECONDS)
+                page.recv(HANG_SECONDS)
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("usechat")]
     assert len(lines) >= 2
     assert [line for line in lines if not (line.isascii() and line.isprintable())] == []
@@ -220,10 +221,10 @@ def test_a_chat_that_somebody_broke_in_the_database_tells_nothing_and_leaves_the
     with closing(sqlite3.connect(file)) as database, database:
         database.execute(change)
     with serving(create_app(look_back, history=f"sqlite:///{file}")) as url:
-        loaded = httpx.get(f"{url}/api/chat/chat/messages", timeout=SECONDS)
+        loaded = httpx.get(f"{url}/api/chat/chat/messages", timeout=HANG_SECONDS)
         assert (loaded.status_code, SECRET in loaded.text) == (500, False)
         body = {"id": "chat", "message": {"id": "m2", "role": "user", "content": "Hello"}}
-        answer = httpx.post(f"{url}/api/chat", json=body, timeout=SECONDS)
+        answer = httpx.post(f"{url}/api/chat", json=body, timeout=HANG_SECONDS)
         assert ('"type":"error"' in answer.text, SECRET in answer.text) == (True, False)
         assert SECRET not in frames_of(url)
         assert parts(ask(f"{url}/api/chat", chat="other").text) == [STEP, text_part("You said Hello.")]

@@ -11,7 +11,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
-from loopback import FINISHED, SECONDS, last_two, message, read_until, serving
+from support.hang import HANG_SECONDS
+from support.loopback import FINISHED, last_two, message, read_until, serving
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.server.chat_settings import ChatSettings
@@ -47,13 +48,13 @@ class House:
             settings=ChatSettings(turn=TurnLimits(linger=None)),
             **options,
         )
-        self.http = httpx.Client(timeout=SECONDS, trust_env=False)
+        self.http = httpx.Client(timeout=HANG_SECONDS, trust_env=False)
 
     def agent(self, chat: Chat) -> Iterator[str]:
         self.asked.append(chat.user)
         yield f"{chat.text} "
         if chat.text == "hold":
-            self.gate.wait(SECONDS)
+            self.gate.wait(HANG_SECONDS)
 
     def stop(self, origin: str) -> tuple[int, str]:
         answer = self.http.post("/api/chat/chat/stop", headers={**COOKIE, "origin": origin})

@@ -16,8 +16,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Close
 from websockets.typing import Subprotocol
 
-from fast_loop import run_fast
-from loopback import message
+from support.fast_loop import run_fast
+from support.loopback import message
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.server.auth import Authenticate, bearer_token

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from loopback import FINISHED, SECONDS, STEP, last_two, message, read_until, serving, text_part
+from support.hang import HANG_SECONDS
+from support.loopback import FINISHED, STEP, last_two, message, read_until, serving, text_part
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
@@ -59,12 +60,12 @@ class House:
             authenticate=BearerTokens(TOKENS),
             settings=ChatSettings(turn=TurnLimits(linger=None), on_end=self.on_end),
         )
-        self.http = httpx.Client(timeout=SECONDS, trust_env=False)
+        self.http = httpx.Client(timeout=HANG_SECONDS, trust_env=False)
 
     def agent(self, chat: Chat) -> Iterator[str]:
         self.asked.append((chat.user, chat.id))
         yield "One, "
-        self.gates[chat.id].wait(SECONDS)
+        self.gates[chat.id].wait(HANG_SECONDS)
         yield "two."
 
     async def on_end(self, _outcome: Outcome, _message: UIMessage) -> None:
@@ -79,7 +80,7 @@ class House:
             read_until(lines, "One, ")
             yield lines
         # A stream ends before the server has kept its message.
-        assert self.ended.acquire(timeout=SECONDS)
+        assert self.ended.acquire(timeout=HANG_SECONDS)
 
     def try_all_routes(self, chat: str, headers: dict[str, str]) -> list[tuple[int, str]]:
         path = f"/api/chat/{in_a_path(chat)}"
@@ -104,7 +105,7 @@ class House:
             answers: list[JSON] = []
             for frame in (send, {"type": "resume", "requestId": "resume", **fields}):
                 socket.send(json.dumps(frame))
-                answers.append(json.loads(socket.recv(SECONDS)))
+                answers.append(json.loads(socket.recv(HANG_SECONDS)))
             socket.send(json.dumps({"type": "abort", "requestId": "send"}))
         return answers
 

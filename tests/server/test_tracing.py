@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateways import serving_gateway
-from loopback import ask, serving
+from support.gateways import serving_gateway
+from support.loopback import ask, serving
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.stores import TurnLog

@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from loopback import SECONDS, serving_here
-from redis_server import SECRET, RedisServer
+from support.hang import HANG_SECONDS
+from support.loopback import serving_here
+from support.redis_server import SECRET, RedisServer
 from usechat import Chat, ChatSettings, ToolCall, ToolResult, create_app
 from usechat.protocol.messages import UIMessage
 from usechat.server.chat_settings import Conflict
@@ -69,8 +70,8 @@ async def two(
     async with serving_here(apps[0]) as a, serving_here(apps[1]) as b:
         bases = [f"http://127.0.0.1:{port}" for port in (a, b)]
         async with (
-            httpx.AsyncClient(base_url=bases[0], timeout=SECONDS) as first,
-            httpx.AsyncClient(base_url=bases[1], timeout=SECONDS) as second,
+            httpx.AsyncClient(base_url=bases[0], timeout=HANG_SECONDS) as first,
+            httpx.AsyncClient(base_url=bases[1], timeout=HANG_SECONDS) as second,
         ):
             yield Two((first, second))
 
@@ -208,7 +209,7 @@ async def test_an_answer_that_was_stored_stays_as_it_is_when_redis_comes_back_fr
             client.flushall()
             for key, life, value in kept:
                 client.restore(key, max(0, life), value)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             # Until somebody has ended it again, which is seen from outside only.
             while await orphaned(workers) == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

@@ -9,7 +9,7 @@ from uvicorn.logging import TRACE_LOG_LEVEL
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from sockets import JSON, House, Page, chunks, error, opening, pondering, sequences, serving, stuck, texts
+from support.sockets import JSON, House, Page, chunks, error, opening, pondering, sequences, serving, stuck, texts
 from usechat.server.responses import StreamLimits
 from usechat.server.websocket_answer import Answer
 from usechat.turns.turn import Turn

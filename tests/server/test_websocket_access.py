@@ -4,7 +4,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-from sockets import JSON, error, listing, opening, serving, texts
+from support.sockets import JSON, error, listing, opening, serving, texts
 from usechat.server.auth import BearerTokens
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
-from session_clients import BEARER, Client, brief, joined, nothing_left
+from support.session_clients import BEARER, Client, brief, joined, nothing_left
 from usechat.session_agent import SessionAgent, SessionSettings
 
 pytestmark = pytest.mark.anyio

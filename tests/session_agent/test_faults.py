@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from session_clients import brief, joined, no_more_tasks, nothing_left
+from support.session_clients import brief, joined, no_more_tasks, nothing_left
 from usechat.session_agent import FAULTS, Fault, SessionAgent, read_fault
 
 pytestmark = pytest.mark.anyio

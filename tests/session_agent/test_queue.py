@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from fast_loop import hurrying, run_fast
-from session_clients import Client, brief, joined, nothing_left
+from support.fast_loop import hurrying, run_fast
+from support.session_clients import Client, brief, joined, nothing_left
 from usechat.session_agent import SessionAgent, SessionSettings
 
 pytestmark = pytest.mark.anyio

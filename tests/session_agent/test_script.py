@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
-from session_clients import BEARER, Client, joined, nothing_left
+from support.hang import HANG_SECONDS
+from support.session_clients import BEARER, Client, joined, nothing_left
 from usechat.session_agent import Script, SessionAgent, read_script
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +41,7 @@ async def test_a_log_of_a_socket_is_played_frame_for_frame(log: Path) -> None:
     async with SessionAgent(script=script(log)).serving() as agent:
         url = f"{agent.url}/api/sessions/sess-1/ws?role=client"
         for _ in range(2):
-            async with asyncio.timeout(60), connect(url, additional_headers=BEARER) as connection:
+            async with asyncio.timeout(HANG_SECONDS), connect(url, additional_headers=BEARER) as connection:
                 client = Client(connection)
                 for line in lines(log):
                     if line["dir"] == "send":

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from session_clients import JSON, brief, joined
+from support.session_clients import JSON, brief, joined
 from usechat.session_agent import SessionAgent, SessionSettings, Turn
 from usechat.session_agent.attachments import attachment_parts
 

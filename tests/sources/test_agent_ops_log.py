@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from goldens import mapped
+from support.goldens import mapped
 from usechat.errors import MappingError
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.agent_ops_log import AgentOpsLog

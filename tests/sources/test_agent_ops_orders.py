@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goldens import mapped
-from session_frames import ANY_FRAMES, SPOILT_LOGS
-from soak import draws
+from support.goldens import mapped
+from support.session_frames import ANY_FRAMES, SPOILT_LOGS
+from support.soak import draws
 from usechat.errors import MappingError
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.codec import encode_chunk

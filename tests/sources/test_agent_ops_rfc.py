@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from goldens import mapped as mapped_log
+from support.goldens import mapped as mapped_log
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.agent_ops import AgentOpsMapper
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from session_model import Model, Prompt, Socket
-from soak import SEED, draws
+from support.session_model import Model, Prompt, Socket
+from support.soak import SEED, draws
 from usechat.protocol.chunks import Abort, Finish
 
 USERS = ("ana", "bo")

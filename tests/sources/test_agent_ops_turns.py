@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from goldens import cases
+from support.goldens import cases
 from usechat.sources.agent_ops_turns import PromptTracker
 
 Frame = dict[str, Any]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deep_agent_runs import ANY_EVENTS, OPTIONS, SPOILT_RUNS
-from goldens import mapped
-from soak import draws
+from support.deep_agent_runs import ANY_EVENTS, OPTIONS, SPOILT_RUNS
+from support.goldens import mapped
+from support.soak import draws
 from usechat.errors import MappingError
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from goldens import cases
+from support.goldens import cases
 from usechat.cli.app import app
 from usechat.sources import deep_agent_typescript
 from usechat.sources.deep_agent_parts import SIDE_EVENTS

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from graph_parts import Part, ai, call, event, tool, update
+from support.graph_parts import Part, ai, call, event, tool, update
 from usechat.sources.deep_agents import DeepAgentEvents
 from usechat.sources.deep_agents_results import edits, exit_of, lines_read, matches, paths
 from usechat.sources.langgraph import BEGINS

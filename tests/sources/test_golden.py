@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from goldens import Case, cases, mapped
+from support.goldens import Case, cases, mapped
 from usechat.protocol.codec import encode_chunk
 from usechat.protocol.verdict import judge, recorded_events
 from usechat.sources import SOURCES

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from graph_parts import (
+from support.graph_parts import (
     STEP,
     STEP_END,
     STOP,

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from open_harness_table import BEGUN, COMPLETE, FLOW, ROWS, Row, agent, node
+from support.open_harness_table import BEGUN, COMPLETE, FLOW, ROWS, Row, agent, node
 from usechat.errors import MappingError
 from usechat.protocol.chunks import Chunk, Data, Error, Finish, TextEnd, ToolOutputAvailable, ToolOutputError
 from usechat.protocol.messages import UIMessage

@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis import given, settings
 
-from goldens import mapped
-from harness_runs import ANY_EVENTS, OPTIONS, RUNS, Story, texts_of
-from soak import draws
+from support.goldens import mapped
+from support.harness_runs import ANY_EVENTS, OPTIONS, RUNS, Story, texts_of
+from support.soak import draws
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.codec import encode_chunk
 from usechat.protocol.verdict import judge, recorded_events

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from redis_server import PROGRAMS, RedisServer
+from support.redis_server import PROGRAMS, RedisServer
 
 
 @pytest.fixture(scope="session", params=PROGRAMS)

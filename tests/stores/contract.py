@@ -15,9 +15,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fast_loop import JumpingEventLoop
-from soak import draws
 from stores.model import ENDS, Ending, Freed, Lost, Model, Owner, Seen, Stop, Turn, Watching, message_of
+from support.fast_loop import JumpingEventLoop
+from support.soak import draws
 from usechat.protocol.codec import decode_chunk
 from usechat.protocol.sse import SseDecoder
 from usechat.stores import (

@@ -4,7 +4,7 @@ import asyncio
 import selectors
 import socket
 
-from redis_server import RedisServer
+from support.redis_server import RedisServer
 
 __all__ = ["QuietLoop", "let_pass"]
 

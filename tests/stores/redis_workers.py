@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 
-from redis_server import SECRET, RedisServer
 from stores.contract import Producer
+from support.hang import HANG_SECONDS
+from support.redis_server import SECRET, RedisServer
 from usechat.protocol.chunks import TextDelta
 from usechat.protocol.frames import Frames
 from usechat.stores import Claim, Reader, StopReason, TurnHead
@@ -17,8 +18,6 @@ __all__ = ["LIVING", "Worker", "frames", "head", "opened", "read_all", "sent", "
 
 # A lease that does not end while its owner lives, also where a busy machine holds the process for a second.
 LIVING = 2.0
-# Only what hangs takes so long.
-_PATIENCE = 60.0
 _numbers = count(1)
 
 
@@ -63,7 +62,7 @@ async def opened(at: Worker, of: TurnHead | None = None) -> tuple[RedisClaim, Pr
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(HANG_SECONDS):
         # What it waits for happens in Redis or in a thread.
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -77,7 +76,7 @@ async def sent(claim: RedisClaim) -> None:
 async def read_all(reader: Reader) -> Sequence[bytes]:
     """All frames of a turn, to its end."""
     taken = list[bytes]()
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(HANG_SECONDS):
         while not reader.ended:
             frame = reader.take_frame()
             if frame:

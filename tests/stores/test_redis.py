@@ -1,8 +1,8 @@
 """The contract of stores, on a real Redis; tests/stores/quiet_loop.py says how its clock and ours run together."""
 
-from redis_server import SECRET, RedisServer
 from stores.contract import store_machine
 from stores.quiet_loop import QuietLoop, let_pass
+from support.redis_server import SECRET, RedisServer
 from usechat.stores.redis import RedisTurnStore
 
 _LONG = 86_400.0

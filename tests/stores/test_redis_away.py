@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from redis_server import RedisServer
 from stores.redis_workers import LIVING, Worker, frames, head, opened, read_all, sent, until, worker
+from support.redis_server import RedisServer
 from tcp_proxy import TcpProxy
 from usechat.stores import Reader, StoreAwayError, TurnRunningError
 from usechat.stores.redis import outages

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from redis_server import RedisServer
 from stores.contract import Producer
 from stores.redis_workers import LIVING, frames, head, opened, read_all, sent, until, worker
+from support.redis_server import RedisServer
 from usechat.stores import FencedError
 from usechat.stores.redis import outages
 

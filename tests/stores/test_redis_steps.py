@@ -7,9 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from redis_server import RedisServer
-from soak import draws
 from stores.steps_model import StepsModel
+from support.hang import HANG_SECONDS
+from support.redis_server import RedisServer
+from support.soak import draws
 from usechat.stores.redis import steps
 from usechat.stores.redis.lua import Step
 
@@ -31,7 +32,7 @@ class _Steps(RuleBasedStateMachine):
         self._client.flushall()
         self._heard = self._client.pubsub()
         self._heard.psubscribe("*")
-        self._heard.get_message(timeout=10)
+        self._heard.get_message(timeout=HANG_SECONDS)
         self._model = StepsModel()
         self._epochs = [1]
 
@@ -155,7 +156,7 @@ class _Steps(RuleBasedStateMachine):
     def _published(self) -> list[tuple[str, str]]:
         self._client.publish("over", "")
         heard = list[tuple[str, str]]()
-        while (message := self._heard.get_message(timeout=10))["channel"] != b"over":
+        while (message := self._heard.get_message(timeout=HANG_SECONDS))["channel"] != b"over":
             heard.append((message["channel"].decode().removeprefix(f"{_CHAT}:"), message["data"].decode()))
         return heard
 

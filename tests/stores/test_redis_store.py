@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from loopback import SECONDS
-from redis_server import SECRET, RedisServer
 from stores.contract import Producer
 from stores.redis_workers import LIVING, frames, head, opened, read_all, sent, until, worker
+from support.hang import HANG_SECONDS
+from support.redis_server import SECRET, RedisServer
 from usechat.stores import SpentError, StoreAwayError, TurnHead
 from usechat.stores.redis import RedisTurnStore
 from usechat.stores.urls import open_store
@@ -256,7 +256,7 @@ async def test_a_turn_whose_end_redis_refuses_for_long_is_given_up_and_keeps_nob
             await sent(claim)
             client.execute_command("ACL", "SETUSER", "refused", "-hset", "-xadd")
             claim.append(unsent)
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(HANG_SECONDS):
                 assert not await claim.seal(frames("3"), "done")
             assert producer.fences == 1
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fast_loop import run_jumping
 from stores.contract import Producer
+from support.fast_loop import run_jumping
 from usechat.stores import Claim, StopReason, TurnHead
 from usechat.stores.memory import MemoryTurnStore
 

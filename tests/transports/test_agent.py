@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.hang import HANG_SECONDS
 from usechat.agents.chat import Chat
 from usechat.errors import AgentError, RequestError
 from usechat.protocol.chunks import (
@@ -37,12 +38,12 @@ def request(*messages: Any, **more: Any) -> ChatRequest:
 
 async def read(stream: AsyncIterator[Chunk] | None) -> list[Chunk]:
     assert stream is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         return [chunk async for chunk in stream]
 
 
 async def read_until(stream: AsyncIterator[Chunk], text: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         async for chunk in stream:
             if isinstance(chunk, TextDelta) and chunk.delta == text:
                 return
@@ -155,7 +156,7 @@ async def test_a_turn_that_nobody_reads_is_stopped_when_its_last_reader_has_left
     await first.aclose()
     assert not closed.is_set()
     await again.aclose()
-    await asyncio.wait_for(closed.wait(), 60)
+    await asyncio.wait_for(closed.wait(), HANG_SECONDS)
 
 
 async def test_a_newer_message_takes_the_place_of_the_turn_that_runs() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.hang import HANG_SECONDS
 from usechat.agents.chat import Chat
 from usechat.flows import FlowRuntime, NodeContext, NodeFunction, agent_node
 from usechat.protocol.chunks import Chunk, Finish, TextDelta
@@ -31,7 +32,7 @@ async def answers(node: NodeFunction, *texts: str, given: dict[str, Any] | None 
     for number, text in enumerate(texts):
         messages.append({"id": f"u{number}", "role": "user", "parts": [{"type": "text", "text": text}]})
         request = decode_request(msgspec.json.encode({"id": "c", "messages": messages, "trigger": "submit-message"}))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             told.append(_told([chunk async for chunk in await transport.send_messages(request)]))
     return told
 

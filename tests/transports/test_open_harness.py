@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.hang import HANG_SECONDS
 from usechat.agents.chat import Chat
 from usechat.errors import RequestError
 from usechat.flows import Command, Event, FlowRuntime, NodeContext, NodeFunction, RunSnapshot, Runtime, agent_node
@@ -69,13 +70,13 @@ class Page:
 
 
 async def read(stream: AsyncIterator[Chunk]) -> list[Chunk]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         return [chunk async for chunk in stream]
 
 
 async def read_until(stream: AsyncIterator[Chunk], text: str) -> list[Chunk]:
     chunks: list[Chunk] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         async for chunk in stream:
             chunks.append(chunk)
             if text in said(chunks):
@@ -156,7 +157,7 @@ async def test_a_message_to_a_running_flow_goes_to_the_agent_that_started_last()
     sent = asyncio.Event()
     runtime.on_event(lambda event: sent.set() if event["type"] == "command:received" else None)
     second = await page.send(answer(), user("two", "u2"))
-    await asyncio.wait_for(sent.wait(), 60)
+    await asyncio.wait_for(sent.wait(), HANG_SECONDS)
     go_on.set()
     assert (await read(second))[-1] == Finish("stop")
     assert inboxes == {"a": [], "b": ["two"]}
@@ -426,7 +427,7 @@ class Elsewhere:
         self.left.set()
 
     async def prompted(self) -> None:
-        await asyncio.wait_for(self._prompted.wait(), 60)
+        await asyncio.wait_for(self._prompted.wait(), HANG_SECONDS)
 
     def tell(self, **event: Any) -> None:
         for listener in tuple(self.listeners):
@@ -448,7 +449,7 @@ async def test_the_end_of_one_agent_is_not_the_end_of_a_flow_that_was_running() 
     assert said(chunks) == "first second"
     assert chunks[-1] == Finish("stop")
     assert runtime.commands == [{"type": "send", "message": "one", "runId": "run-1"}]
-    await asyncio.wait_for(runtime.left.wait(), 60)
+    await asyncio.wait_for(runtime.left.wait(), HANG_SECONDS)
 
 
 async def test_a_runtime_that_raises_gives_one_error() -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from fast_loop import run_jumping
+from support.fast_loop import run_jumping
 from turns.play import HEAD, Played, masked, play_drive
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, Start
 from usechat.stores.memory import MemoryTurnStore

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from fast_loop import run_jumping
+from support.fast_loop import run_jumping
 from turns.play import CLOSED, GREETING, HEAD, Played, open_turn, play_drive
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish
 from usechat.stores import Outcome

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from fast_loop import run_jumping
+from support.fast_loop import run_jumping
 from turns.begin import Asks, FarStore, Host, read_to_the_end
 from usechat.errors import RequestError
 from usechat.protocol.chunks import Abort, Finish, Start

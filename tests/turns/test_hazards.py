@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fast_loop import run_fast, run_jumping
+from support.fast_loop import run_fast, run_jumping
 from turns.play import CLOSED, FOREVER, GREETING, HEAD, Played, open_turn, play, play_drive
 from usechat.agents.chat import Chat
 from usechat.protocol.chunks import (

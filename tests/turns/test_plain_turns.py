@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fast_loop import run_jumping
+from support.fast_loop import run_jumping
 from turns.play import CLOSED, FOREVER, GREETING, HEAD, Played, chunks_of, play
 from usechat.agents.chat import Chat
 from usechat.protocol.chunks import (

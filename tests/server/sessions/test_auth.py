@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from loopback import message
-from tokens import ED_KEYS, PUBLIC, RSA, STRANGER, auth, bearer, claims, connection, part, signed, with_hmac
+from support.loopback import message
+from support.tokens import ED_KEYS, PUBLIC, RSA, STRANGER, auth, bearer, claims, connection, part, signed, with_hmac
 from usechat.agents.chat import Chat
 from usechat.database import Database
 from usechat.errors import RequestError

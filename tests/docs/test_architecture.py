@@ -1,0 +1,44 @@
+"""The names in docs/concepts/architecture.md are those of the code."""
+
+import re
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "architecture.md"
+WAYS = (
+    "A POST, a text delta, bytes",
+    "A tool call",
+    "An Open Harness event",
+    "A frame of an Agent Ops session",
+    "A resume",
+    "A stop",
+)
+
+
+def ways() -> dict[str, list[str]]:
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.findall(r"\*\*([^*]+)\.\*\* ((?:`usechat\.[\w.]+`(?:\s*→\s*)?){2,})", text)
+    return {name: re.findall(r"`([\w.]+)`", hops) for name, hops in found}
+
+
+def look_up(name: str) -> object:
+    """The thing that a dotted name stands for: as much of it as can be is a module."""
+    words = name.split(".")
+    for end in range(len(words), 0, -1):
+        try:
+            module = import_module(".".join(words[:end]))
+        except ModuleNotFoundError:
+            continue
+        return reduce(getattr, words[end:], module)
+    raise LookupError(name)
+
+
+def test_each_way_is_about_eight_hops_long() -> None:
+    assert tuple(ways()) == WAYS
+    assert {name: len(hops) for name, hops in ways().items() if not 6 <= len(hops) <= 10} == {}
+
+
+def test_every_hop_is_a_function_that_exists() -> None:
+    hops = {hop for way in ways().values() for hop in way}
+    assert {hop for hop in hops if not callable(look_up(hop))} == set()

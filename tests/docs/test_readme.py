@@ -1,0 +1,57 @@
+"""What the README shows works as it is shown."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import usechat
+from support.loopback import ask, serving
+from support.loopback import parts as message_parts
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def run(block: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(compile(block, "README.md", "exec"), names)  # noqa: S102
+    return names
+
+
+def test_hello_is_an_app_in_ten_lines() -> None:
+    hello = next(block for block in BLOCKS if "create_app" in block)
+    assert len([line for line in hello.splitlines() if line]) <= 10
+    paths = [route.path for route in run(hello)["app"].routes]
+    assert "/api/chat" in paths
+
+
+def test_a_flow_is_served_in_under_ten_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    block = next(block for block in BLOCKS if "OpenHarnessChatTransport" in block)
+    assert len([line for line in block.splitlines() if line]) < 10
+    with serving(run(block)["app"]) as url:
+        parts = message_parts(ask(f"{url}/api/chat", "What is msgspec?").text)
+    assert [part["type"] for part in parts if part["type"] != "step-start"] == [
+        "reasoning",
+        "tool-look_up",
+        "text",
+        "text",
+    ]
+    assert parts[-1]["text"] == "In short: msgspec reads and writes JSON by the types of a program."
+
+
+def test_the_writer_of_the_readme_writes_a_whole_message() -> None:
+    lines = run(next(block for block in BLOCKS if "MessageWriter" in block))["lines"]
+    assert lines[0] == b'data: {"type":"start","messageId":"message-1"}\n\n'
+    assert lines[-1] == b'data: {"type":"finish","finishReason":"stop"}\n\n'
+    assert len(lines) == 8
+
+
+def test_every_exported_name_is_there() -> None:
+    assert [name for name in usechat.__all__ if not hasattr(usechat, name)] == []
+    assert not hasattr(usechat, "nothing")
