@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the product, `make test` sets up and runs every check.
-.PHONY: run page test types soak faults fresh-clone setup packages format lock bench docs clean
+.PHONY: run page test check types soak faults fresh-clone setup packages format lock bench docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -20,17 +20,6 @@ src/usechat/page/index.html: web/node_modules/ready $(PAGE_SOURCES)
 	@echo "usechat: building the page"
 	cd web && node_modules/.bin/tsc --project . && node_modules/.bin/vite build --logLevel warn
 
-# More workers than cores, since many tests wait for a process or a socket. What needs Node and a browser runs in workers of
-# its own, and what needs databases in others, so that fewer of them have to be started. The core runs with its coverage, which
-# takes time, and the rest without.
-PYTEST := $(BIN)/pytest --dist worksteal
-CORE := tests/protocol tests/sources tests/turns/test_plain_turns.py tests/turns/test_pump.py
-# Those that wait for long come first, so that they do not keep everybody waiting at the end.
-LIBRARY := tests/stores/test_redis_away.py tests/server/test_promises_database.py tests $(CORE:%=--ignore=%)
-CLIENTS := faults conformance/test_nginx.py conformance browser
-
-COVERED := $(BIN)/coverage report --include='src/usechat/protocol/*,src/usechat/sources/*' --fail-under=100
-
 # As a user's checker sees the package.
 TYPED_PROGRAM := $(BIN)/mypy --strict --cache-dir .venv/mypy tests/typing/program.py
 
@@ -38,24 +27,13 @@ TYPED_PROGRAM := $(BIN)/mypy --strict --cache-dir .venv/mypy tests/typing/progra
 TYPED_SOURCES := find . \( -name .venv -o -name node_modules -o -name .git \) -prune -o -type f \
 	\( -name '*.py' -o -name '*.pyi' -o -name py.typed -o -path './locks/*' -o -path ./pyproject.toml -o -path ./Makefile \) -print0
 
+# Every check, at once, and one list of what failed in the end.
 test: setup
-	@echo "usechat: format and lint"
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	@echo "usechat: layers"
-	$(BIN)/lint-imports --no-cache
-	@echo "usechat: the documents that are made from the tables"
-	$(BIN)/python docs/generate.py --check
-	@echo "usechat: tests; beside them the core with its coverage, the real clients and a real browser, and the types, told at the end"
-	@$(MAKE) --no-print-directory types > .venv/types.txt 2>&1 & types=$$!; \
-	{ $(BIN)/pytest -n 2 --cov --cov-report= $(CORE) && $(COVERED); } > .venv/core.txt 2>&1 & core=$$!; \
-	$(PYTEST) -n 3 $(CLIENTS) > .venv/clients.txt 2>&1 & clients=$$!; \
-	$(PYTEST) -n 4 $(LIBRARY); passed=$$?; \
-	wait $$types; typed=$$?; \
-	wait $$core; covered=$$?; \
-	wait $$clients; shown=$$?; \
-	cat .venv/types.txt .venv/core.txt .venv/clients.txt; \
-	exit $$((passed + typed + covered + shown))
+	@$(BIN)/python tests/run.py
+
+# The inner loop: what needs no service and no Node.
+check: .venv/ready
+	@$(BIN)/python tests/run.py --quick
 
 types: .venv/ready
 	@sources=$$($(TYPED_SOURCES) | sort -z | xargs -0 sha256sum | sha256sum); \
@@ -65,7 +43,7 @@ types: .venv/ready
 # What is too long for every run: more draws of the random tests, more kills.
 soak: setup fresh-clone
 	@echo "usechat: the long form of the random and crash tests"
-	USECHAT_SOAK=1 $(PYTEST) -n 6 tests conformance browser
+	@USECHAT_SOAK=1 $(BIN)/python tests/run.py
 
 # What somebody sees who has just cloned the last commit.
 fresh-clone: .venv/ready browser/node_modules/ready
@@ -80,27 +58,8 @@ faults: setup
 
 setup: packages .venv/ready conformance/node_modules/ready browser/node_modules/ready page
 
-# The tests start an nginx, a PostgreSQL, a Redis, a Valkey and a Chromium of their own, and need only the programs.
-NGINX := $(shell PATH="$$PATH:/usr/sbin" command -v nginx 2> /dev/null)
-INITDB := $(or $(shell command -v initdb 2> /dev/null),$(wildcard /usr/lib/postgresql/*/bin/initdb))
-CHROMIUM := $(wildcard /usr/bin/chromium-headless-shell)
-REDIS := $(shell command -v redis-server 2> /dev/null)
-VALKEY := $(shell command -v valkey-server 2> /dev/null)
-MISSING := $(if $(NGINX),,nginx) $(if $(INITDB),,postgresql) $(if $(CHROMIUM),,chromium-headless-shell) $(if $(REDIS),,redis-server)
-SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
-APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet=2
-
 packages:
-ifneq ($(strip $(MISSING)),)
-	@echo "usechat: installing with apt what the tests need and this machine lacks: $(strip $(MISSING))"
-	@command -v apt-get > /dev/null || { echo "usechat: there is no apt-get here; install it yourself" >&2; exit 1; }
-	$(APT) update
-	$(APT) install --no-install-recommends $(MISSING)
-endif
-ifeq ($(VALKEY),)
-	@echo "usechat: installing Valkey with apt"
-	$(SUDO) sh tests/support/install_valkey.sh
-endif
+	@sh tests/support/install_programs.sh
 
 # uv comes from PyPI into the project's own venv, so that no uv has to be installed on the machine.
 .venv/ready: locks/dev.txt pyproject.toml

@@ -1,21 +1,9 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from judge import Judge
 from node import Node
-from support.soak import SOAK, draws
-
-# The first draw on a new machine builds tables, and any draw may meet a busy one: no test is at fault then.
-settings.register_profile(
-    "usechat",
-    max_examples=draws(50, 2),
-    deadline=None,
-    derandomize=not SOAK,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("usechat")
 
 
 @pytest.fixture(scope="session")

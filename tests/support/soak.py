@@ -11,7 +11,8 @@ from typing import Final
 __all__ = ["SEED", "SOAK", "draws"]
 
 SOAK: Final = bool(os.environ.get("USECHAT_SOAK"))
-SEED: Final = int(os.environ.get("USECHAT_SEED") or (random.SystemRandom().getrandbits(32) if SOAK else 0))
+# In the environment, so that all processes of a run draw by the same.
+SEED: Final = int(os.environ.setdefault("USECHAT_SEED", str(random.SystemRandom().getrandbits(32) if SOAK else 0)))
 
 
 def draws(short: int, longer: int = 10) -> int:
