@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+from support.fast_loop import hurrying, run_fast
 from support.gateways import SETTINGS, Gateway, serving_gateway, until_chunk
 from support.loopback import message, parts
 from support.session_clients import joined
@@ -145,17 +146,24 @@ async def test_silence_ends_the_turn_with_an_error_and_an_abort() -> None:
         assert await gateway.metric("adapter_request_errors_total") == 1
 
 
-async def test_silence_does_not_count_while_the_prompt_waits_or_a_question_is_open() -> None:
+def test_silence_does_not_count_while_the_prompt_waits_or_a_question_is_open() -> None:
     # The question lasts longer than the silence that is allowed, and so does bob's turn.
-    agent = SessionSettings(question_seconds=1.2)
-    async with serving_gateway(msgspec.structs.replace(SETTINGS, idle=0.4), agent=agent) as gateway:
-        await with_bob(gateway)
-        async with gateway.asking("question", user="bob") as bobs:
-            await until_chunk(bobs, type="data-question")
-            waiting = asyncio.create_task(gateway.parts("Hello"))
-            states = [chunk["data"]["state"] async for chunk in bobs if chunk["type"] == "data-question"]
-        assert states == ["expired"]
-        assert (await waiting)[-1]["text"] == "You said: Hello"
+    settings, agent = msgspec.structs.replace(SETTINGS, idle=60.0), SessionSettings(question_seconds=100)
+
+    async def wait() -> None:
+        async with serving_gateway(settings, agent=agent, seconds=None) as gateway:
+            await with_bob(gateway)
+            async with gateway.asking("question", user="bob") as bobs:
+                await until_chunk(bobs, type="data-question")
+                waiting = asyncio.create_task(gateway.parts("Hello"))
+                await gateway.agent.until(lambda: bool(gateway.agent.received("prompt", user="ana")))
+                with hurrying(200):
+                    expired = await until_chunk(bobs, type="data-question")
+                assert expired["data"]["state"] == "expired"
+                assert (await until_chunk(bobs, type="finish"))["type"] == "finish"
+            assert (await waiting)[-1]["text"] == "You said: Hello"
+
+    run_fast(wait())
 
 
 async def test_a_second_message_of_a_chat_waits_and_replaces_nothing() -> None:
