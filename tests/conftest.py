@@ -1,12 +1,12 @@
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from support.postgres import Postgres
 from support.redis_server import RedisServer
-from support.soak import SOAK, draws
+from support.soak import SEED, SOAK, draws
 
 # The first draw on a new machine builds tables, and any draw may meet a busy one: no test is at fault then.
 settings.register_profile(
@@ -23,6 +23,15 @@ def pytest_collection_finish() -> None:
     # The frameworks that tests import have a million objects, which each collection would look at.
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    # What hypothesis draws, it tells by itself.
+    if report.failed and isinstance(item, pytest.Function) and hasattr(item.module, "SEED"):
+        report.sections.append(("What it drew", f"USECHAT_SEED={SEED} draws the same again."))
+    return report
 
 
 @pytest.fixture
