@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+import usechat.agents.agent_ops_following as driver
 from support.fast_loop import hurrying, run_fast
 from support.gateways import SETTINGS, Gateway, serving_gateway, until_chunk
 from support.loopback import message, parts
@@ -240,14 +241,21 @@ async def test_a_client_that_does_not_read_is_given_up_and_the_session_is_read_n
         assert await gateway.metric("adapter_ws_open") == 0
 
 
-async def test_a_client_that_reads_again_is_told_that_it_was_given_up() -> None:
-    settings = msgspec.structs.replace(SETTINGS, behind=64 * 1024, patience=3.0)
-    async with serving_gateway(settings, send_buffer=16 * 1024) as gateway, Unread() as client:
-        await client.ask(gateway, "flood 8")
-        await gateway.agent.until(lambda: bool(gateway.agent.received("ping", user="ana")))
-        body = await client.rest()
-        assert b'"errorText":"The answer was not read in time."' in body
-        assert body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+def test_a_client_that_reads_again_is_told_that_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The only ping that comes is that of the end.
+    monkeypatch.setattr(driver, "_PING_SECONDS", 3600.0)
+    settings = msgspec.structs.replace(SETTINGS, behind=64 * 1024, patience=20.0)
+
+    async def read_again() -> None:
+        async with serving_gateway(settings, send_buffer=16 * 1024) as gateway, Unread() as client:
+            await client.ask(gateway, "flood 8")
+            with hurrying(100):
+                await gateway.agent.until(lambda: bool(gateway.agent.received("ping", user="ana")))
+            body = await client.rest()
+            assert b'"errorText":"The answer was not read in time."' in body
+            assert body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+    run_fast(read_again())
 
 
 async def gone_after_prompt(gateway: Gateway) -> None:
