@@ -1,28 +1,23 @@
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from support.loopback import INSTALLED_USECHAT
 from usechat.cli import main
+from usechat.cli.app import app
 
 SAMPLE = Path(__file__).parents[2] / "docs" / "samples" / "hello.sse"
 
 
 def usechat(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", "from usechat.cli import main; main()", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "PYTHONUTF8": "1"},
-    )
-    return done.returncode, done.stdout, done.stderr
+    """The command in this process, since a process of its own takes longer to start than to check."""
+    done = CliRunner().invoke(app, arguments, input=stdin, env={"COLUMNS": "200", "NO_COLOR": "1"})
+    return done.exit_code, done.stdout, done.stderr
 
 
 def test_a_legal_stream_gives_one_line_and_exit_0() -> None:
@@ -34,7 +29,10 @@ def test_a_legal_stream_gives_one_line_and_exit_0() -> None:
 
 
 def test_a_violation_is_told_with_its_line_and_exit_1() -> None:
-    assert usechat("check", "-", stdin='{"type":"start"}\n{"type":"ping"}\n') == (
+    # The program itself, for its input, output and exit code.
+    command, stdin = [INSTALLED_USECHAT, "check", "-"], '{"type":"start"}\n{"type":"ping"}\n'
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (
         1,
         "<stdin>:2: No client knows the chunk type 'ping'.\n"
         "  rule    unknown-type\n"

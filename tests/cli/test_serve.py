@@ -4,7 +4,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +17,7 @@ from support.hang import HANG_SECONDS
 from support.loopback import (
     ABORTED,
     FINISHED,
+    INSTALLED_USECHAT,
     STEP,
     USECHAT,
     Process,
@@ -92,9 +93,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def serve(folder: Path, *arguments: str, **environ: str) -> Generator[tuple[Process, str], None, None]:
+def serve(
+    folder: Path, *arguments: str, command: Sequence[str] = USECHAT, **environ: str
+) -> Generator[tuple[Process, str], None, None]:
     """The running command, and the URL that its banner names."""
-    with running([*USECHAT, "serve", *arguments, "--port", "0"], folder, **environ) as process:
+    with running([*command, "serve", *arguments, "--port", "0"], folder, **environ) as process:
         line = process.first_line()
         assert " at http" in line, line + process.errors()
         yield process, line.rpartition(" at ")[2].strip()
@@ -155,7 +158,7 @@ async def test_a_small_frame_does_not_wait_for_the_one_before_to_be_acknowledged
 
 
 def test_an_agent_is_served_with_a_banner_that_says_how_to_connect(folder: Path) -> None:
-    with serve(folder, "agents:agent") as (process, url):
+    with serve(folder, "agents:agent", command=[INSTALLED_USECHAT]) as (process, url):
         assert parts(ask(url).text) == [STEP, text_part("You said: Hello")]
         code, banner = end(process)
     first, *rest = BANNER.format(url=url, page=url.removesuffix("api/chat")).splitlines(keepends=True)

@@ -212,7 +212,7 @@ async def original(talk: NodeFunction, *, refuses: bool) -> AsyncGenerator[str, 
 
 
 async def reaches(condition: Callable[[], bool]) -> None:
-    """Wait until it is so, for five seconds at most."""
+    """Wait until it is so."""
     async with asyncio.timeout(HANG_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)

@@ -23,6 +23,7 @@ from flows.elsewhere import (
     reaches,
     standing,
 )
+from support.fast_loop import run_jumping
 from support.hang import HANG_SECONDS
 from support.loopback import free_port
 from usechat.flows import Event, FlowError, Runtime
@@ -153,13 +154,16 @@ async def test_a_listener_that_fails_does_not_keep_the_event_from_the_others():
         assert heard == [START]
 
 
-async def test_a_runtime_that_does_not_know_our_run_command_does_not_start():
-    async with standing() as harness:
-        ears = Listening(harness.url, start_timeout=0.05)
-        with pytest.raises(FlowError, match="did not start"):
-            await ears.runtime.run()
-        assert ears.status == "idle"
-        await reaches(lambda: not harness.sockets)
+def test_a_runtime_that_does_not_know_our_run_command_does_not_start():
+    async def run() -> None:
+        async with standing() as harness:
+            ears = Listening(harness.url)
+            with pytest.raises(FlowError, match="did not start"):
+                await ears.runtime.run()
+            assert ears.status == "idle"
+            await reaches(lambda: not harness.sockets)
+
+    run_jumping(run())
 
 
 async def test_a_run_that_the_other_side_refuses_fails_at_once():
@@ -394,18 +398,21 @@ async def _tells_at_once(socket: ServerConnection) -> None:
 
 
 @pytest.mark.parametrize("command", ["abort", "pause"])
-async def test_a_run_that_does_not_stop_is_given_up(command: str):
-    async with standing() as harness:
-        ears = Listening(harness.url, start_timeout=0.2)
-        run = ears.run()
-        await harness.command()
-        await harness.say(START)
-        await ears.until(START)
-        ears.runtime.dispatch({"type": command})
-        with pytest.raises(FlowError, match="the run was interrupted"):
-            await run
-        assert (ears.status, ears.events) == ("aborted", [START, LOST])
-        await reaches(lambda: not harness.sockets)
+def test_a_run_that_does_not_stop_is_given_up(command: str):
+    async def stop() -> None:
+        async with standing() as harness:
+            ears = Listening(harness.url)
+            run = ears.run()
+            await harness.command()
+            await harness.say(START)
+            await ears.until(START)
+            ears.runtime.dispatch({"type": command})
+            with pytest.raises(FlowError, match="the run was interrupted"):
+                await run
+            assert (ears.status, ears.events) == ("aborted", [START, LOST])
+            await reaches(lambda: not harness.sockets)
+
+    run_jumping(stop())
 
 
 async def test_only_frames_that_name_the_run_are_heard_where_runs_have_names():

@@ -46,7 +46,7 @@ async def test_a_node_that_swallows_its_cancellation_is_given_up():
     aborted.runtime.dispatch({"type": "abort"})
     halted.runtime.dispatch({"type": "pause"})
     runs[3].cancel()
-    done, pending = await asyncio.wait(runs, timeout=20)
+    done, pending = await asyncio.wait(runs, timeout=HANG_SECONDS)
     assert (len(done), pending) == (4, set())
     assert timed.lines()[1:] == [
         "node:start a",

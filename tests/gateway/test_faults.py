@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import usechat.agents.agent_ops_following as driver
+from support.fast_loop import hurrying, put_forward, run_fast
 from support.gateways import Gateway, serving_gateway, until_chunk
 from support.hang import HANG_SECONDS
 from support.loopback import message, parts
@@ -29,13 +30,15 @@ How: TypeAlias = Literal["reads", "leaves", "stops", "never reads"]
 
 # Short, so that what is given up is given up soon.
 SETTINGS = GatewaySettings(enabled=True, idle=0.3, total=1.5, keep_alive=0.1, patience=0.3, behind=64 * 1024)
+# What is to end in another way does not end so.
+PATIENT = GatewaySettings(enabled=True, idle=60.0, total=None)
 PROMPTS = (
     *("Hello", "tools", "late-tool", "long 40", "v2 long 40", "noise", "lost", "child", "hang", "flood 4", "flood 20"),
     *(name for name in FAULTS if name != "flood"),
 )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """So is what takes minutes or an hour by default."""
     monkeypatch.setattr(driver, "_PING_SECONDS", 0.1)
@@ -80,11 +83,8 @@ async def unused(gateway: Gateway) -> None:
     agent = gateway.agent
     async with asyncio.timeout(HANG_SECONDS):
         await agent.until(lambda: all(socket.user.id == "bob" for socket in agent.sockets))
-    for _ in range(1000):
-        if not await gateway.metric("adapter_ws_open"):
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("a socket is left")
+        while await gateway.metric("adapter_ws_open"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 class Client(msgspec.Struct):
@@ -152,6 +152,7 @@ class Run:
         await asyncio.gather(*(client.ask(gateway, f"c{number}") for number, client in enumerate(self.clients)))
 
 
+@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("part", range(draws(3, 14)))
 async def test_every_stream_ends_and_nothing_is_left(part: int) -> None:
     async def play(gateway: Gateway, seed: str) -> None:
@@ -171,35 +172,56 @@ async def test_every_stream_ends_and_nothing_is_left(part: int) -> None:
     ("fault", "shown"),
     [
         *((fault, '"errorText":"Stream interrupted"') for fault in ("drop", "close", "die")),
-        *((fault, '"errorText":"The agent did not answer in time."') for fault in ("stall", "deaf")),
         *((fault, '"delta":"After."') for fault in ("duplicate", "garbage")),
     ],
 )
 async def test_a_turn_in_which_something_goes_wrong_says_so(fault: str, shown: str) -> None:
-    async with left_clean() as [gateway]:
+    async with left_clean(PATIENT) as [gateway]:
         body = await gateway.ask(fault)
         assert next(part for part in parts(body) if part["type"] == "text")["text"].startswith("Before. ")
         assert shown in body
 
 
+@pytest.mark.parametrize("fault", ["stall", "deaf"])
+def test_a_turn_of_a_session_that_falls_silent_says_so(fault: str) -> None:
+    async def fall_silent() -> None:
+        async with left_clean(PATIENT) as [gateway], gateway.asking(fault) as stream:
+            assert (await until_chunk(stream, type="text-delta"))["delta"].startswith("Before. ")
+            with hurrying(200):
+                assert (await until_chunk(stream, type="error"))["errorText"] == "The agent did not answer in time."
+
+    run_fast(fall_silent())
+
+
+@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("fault", ["stall", "deaf", "flood", "drop", "close"])
-async def test_a_prompt_that_waits_ends_when_something_goes_wrong(fault: Any) -> None:
+def test_a_prompt_that_waits_ends_when_something_goes_wrong(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # The silence of one that waits is not counted, so that the frames of others, or pings, have to tell.
-    settings = msgspec.structs.replace(SETTINGS, total=3600.0 if fault not in ("stall", "flood") else 1.0)
-    async with left_clean(settings) as [gateway], joined(gateway.agent, "bob") as bob:
-        await bob.prompt("hang")
-        await bob.until("+ I wait")
-        # Up to the word that it waits.
-        gateway.agent.faults = [Fault(fault, after=7)]
-        body = await gateway.ask("Hello")
-        assert '"status":"queued"' in body
-        assert "[DONE]" in body
-        assert gateway.agent.received("abort") == []
-        gateway.agent.session("s1").release()
-        await bob.until("turn_complete")
-        await bob.connection.close()
+    total = 3600.0 if fault not in ("stall", "flood") else 60.0
+    monkeypatch.setattr(driver, "_PING_SECONDS", 10.0)
+
+    async def wait() -> None:
+        settings = msgspec.structs.replace(PATIENT, total=total)
+        async with left_clean(settings) as [gateway], joined(gateway.agent, "bob") as bob:
+            await bob.prompt("hang")
+            await bob.until("+ I wait")
+            # Up to the word that it waits.
+            gateway.agent.faults = [Fault(fault, after=7)]
+            async with gateway.asking("Hello") as stream:
+                assert (await until_chunk(stream, type="data-agent-status"))["data"]["status"] == "queued"
+                if total == 60.0:
+                    put_forward(total)
+                with hurrying(200):
+                    assert [chunk["type"] async for chunk in stream][-1] == "error"
+            assert gateway.agent.received("abort") == []
+            gateway.agent.session("s1").release()
+            await bob.until("turn_complete")
+            await bob.connection.close()
+
+    run_fast(wait())
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_a_prompt_that_is_withdrawn_and_never_echoed_is_soon_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_WITHDRAWS", 3600.0)
     async with left_clean(faults=(Fault("stall", after=3),)) as [gateway], gateway.asking("Hello"):
@@ -234,6 +256,7 @@ async def has_room(socket: Socket) -> bool:
     return not room.cancel()
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_a_flood_that_nobody_reads_takes_little_memory_and_is_aborted() -> None:
     async with left_clean(msgspec.structs.replace(SETTINGS, log=128 * 1024 * 1024)) as [gateway]:
         tracemalloc.start()

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+import usechat.agents.agent_ops_following as driver
+from support.fast_loop import hurrying, run_fast
 from support.gateways import SETTINGS, Gateway, serving_gateway, until_chunk
 from support.loopback import message, parts
 from support.session_clients import joined
@@ -145,17 +147,24 @@ async def test_silence_ends_the_turn_with_an_error_and_an_abort() -> None:
         assert await gateway.metric("adapter_request_errors_total") == 1
 
 
-async def test_silence_does_not_count_while_the_prompt_waits_or_a_question_is_open() -> None:
+def test_silence_does_not_count_while_the_prompt_waits_or_a_question_is_open() -> None:
     # The question lasts longer than the silence that is allowed, and so does bob's turn.
-    agent = SessionSettings(question_seconds=1.2)
-    async with serving_gateway(msgspec.structs.replace(SETTINGS, idle=0.4), agent=agent) as gateway:
-        await with_bob(gateway)
-        async with gateway.asking("question", user="bob") as bobs:
-            await until_chunk(bobs, type="data-question")
-            waiting = asyncio.create_task(gateway.parts("Hello"))
-            states = [chunk["data"]["state"] async for chunk in bobs if chunk["type"] == "data-question"]
-        assert states == ["expired"]
-        assert (await waiting)[-1]["text"] == "You said: Hello"
+    settings, agent = msgspec.structs.replace(SETTINGS, idle=60.0), SessionSettings(question_seconds=100)
+
+    async def wait() -> None:
+        async with serving_gateway(settings, agent=agent, seconds=None) as gateway:
+            await with_bob(gateway)
+            async with gateway.asking("question", user="bob") as bobs:
+                await until_chunk(bobs, type="data-question")
+                waiting = asyncio.create_task(gateway.parts("Hello"))
+                await gateway.agent.until(lambda: bool(gateway.agent.received("prompt", user="ana")))
+                with hurrying(200):
+                    expired = await until_chunk(bobs, type="data-question")
+                assert expired["data"]["state"] == "expired"
+                assert (await until_chunk(bobs, type="finish"))["type"] == "finish"
+            assert (await waiting)[-1]["text"] == "You said: Hello"
+
+    run_fast(wait())
 
 
 async def test_a_second_message_of_a_chat_waits_and_replaces_nothing() -> None:
@@ -232,14 +241,21 @@ async def test_a_client_that_does_not_read_is_given_up_and_the_session_is_read_n
         assert await gateway.metric("adapter_ws_open") == 0
 
 
-async def test_a_client_that_reads_again_is_told_that_it_was_given_up() -> None:
-    settings = msgspec.structs.replace(SETTINGS, behind=64 * 1024, patience=3.0)
-    async with serving_gateway(settings, send_buffer=16 * 1024) as gateway, Unread() as client:
-        await client.ask(gateway, "flood 8")
-        await gateway.agent.until(lambda: bool(gateway.agent.received("ping", user="ana")))
-        body = await client.rest()
-        assert b'"errorText":"The answer was not read in time."' in body
-        assert body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+def test_a_client_that_reads_again_is_told_that_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The only ping that comes is that of the end.
+    monkeypatch.setattr(driver, "_PING_SECONDS", 3600.0)
+    settings = msgspec.structs.replace(SETTINGS, behind=64 * 1024, patience=20.0)
+
+    async def read_again() -> None:
+        async with serving_gateway(settings, send_buffer=16 * 1024) as gateway, Unread() as client:
+            await client.ask(gateway, "flood 8")
+            with hurrying(100):
+                await gateway.agent.until(lambda: bool(gateway.agent.received("ping", user="ana")))
+            body = await client.rest()
+            assert b'"errorText":"The answer was not read in time."' in body
+            assert body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+    run_fast(read_again())
 
 
 async def gone_after_prompt(gateway: Gateway) -> None:

@@ -20,13 +20,16 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
+from support.forked_usechat import ForkedUsechat
 from support.hang import HANG_SECONDS
 from usechat.protocol.verdict import judge, recorded_events
 
 STEP = {"type": "step-start"}
 ABORTED = ['{"type":"abort"}', "[DONE]"]
 FINISHED = ['{"type":"finish","finishReason":"stop"}', "[DONE]"]
-USECHAT = (sys.executable, "-c", "from usechat.cli import main; main()")
+# A command that begins with this is forked from a process that has imported it.
+USECHAT = ("usechat",)
+INSTALLED_USECHAT = str(Path(sys.executable).with_name("usechat"))
 
 
 @contextmanager
@@ -71,11 +74,12 @@ async def serving_here(app: ASGIApp, *, send_buffer: int | None = None) -> Async
 
 async def all_ended(before: set[asyncio.Task[Any]]) -> bool:
     """Whether no task is left beside those that were there before."""
-    for _ in range(200):
-        if not asyncio.all_tasks() - before:
-            return True
+    deadline = asyncio.get_running_loop().time() + HANG_SECONDS
+    while asyncio.all_tasks() - before:
+        if asyncio.get_running_loop().time() > deadline:
+            return False
         await asyncio.sleep(0.05)
-    return False
+    return True
 
 
 class Process:
@@ -83,16 +87,7 @@ class Process:
 
     def __init__(self, command: Iterable[str], cwd: Path, environ: dict[str, str], errors: IO[str]) -> None:
         self._errors = errors
-        # In a group of its own, since some servers have workers that outlive them.
-        self._process = subprocess.Popen(
-            list(command),
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env={**os.environ, **environ},
-            start_new_session=True,
-        )
+        self._process = _start(tuple(command), cwd, {**os.environ, **environ}, errors)
 
     @property
     def pid(self) -> int:
@@ -122,7 +117,20 @@ class Process:
     def close(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
+        self._process.wait(timeout=HANG_SECONDS)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def _start(
+    command: tuple[str, ...], cwd: Path, environ: dict[str, str], errors: IO[str]
+) -> "subprocess.Popen[str] | ForkedUsechat":
+    """Start it in a group of its own, since some servers have workers that outlive them."""
+    if command[: len(USECHAT)] == USECHAT:
+        return ForkedUsechat(command[len(USECHAT) :], cwd, environ, errors)
+    return subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ, start_new_session=True
+    )
 
 
 @contextmanager

@@ -131,8 +131,7 @@ async def nothing_left(agent: SessionAgent, before: set[asyncio.Task[Any]]) -> N
 
 
 async def no_more_tasks(before: set[asyncio.Task[Any]]) -> None:
-    for _ in range(6000):
-        if asyncio.all_tasks() <= before:
-            return
+    deadline = asyncio.get_running_loop().time() + HANG_SECONDS
+    while not asyncio.all_tasks() <= before:
+        assert asyncio.get_running_loop().time() < deadline, asyncio.all_tasks() - before
         await asyncio.sleep(0.01)
-    raise AssertionError(asyncio.all_tasks() - before)
