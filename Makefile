@@ -65,7 +65,7 @@ types: .venv/ready
 # What is too long for every run: more draws of the random tests, more kills.
 soak: setup fresh-clone
 	@echo "usechat: the long form of the random and crash tests"
-	USECHAT_SOAK=1 $(PYTEST) -n 6 tests conformance browser
+	USECHAT_SOAK=1 $(PYTEST) -n 6 tests conformance browser faults
 
 # What somebody sees who has just cloned the last commit.
 fresh-clone: .venv/ready browser/node_modules/ready
