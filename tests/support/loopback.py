@@ -71,11 +71,12 @@ async def serving_here(app: ASGIApp, *, send_buffer: int | None = None) -> Async
 
 async def all_ended(before: set[asyncio.Task[Any]]) -> bool:
     """Whether no task is left beside those that were there before."""
-    for _ in range(200):
-        if not asyncio.all_tasks() - before:
-            return True
+    deadline = time.monotonic() + HANG_SECONDS
+    while asyncio.all_tasks() - before:
+        if time.monotonic() > deadline:
+            return False
         await asyncio.sleep(0.05)
-    return False
+    return True
 
 
 class Process:
