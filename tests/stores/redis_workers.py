@@ -45,7 +45,7 @@ async def worker(server: RedisServer, *, url: str | None = None, lease: float = 
     """
     store = RedisTurnStore(url or server.url, secret=SECRET, lease=lease, patience=HANG_SECONDS)
     mine = Worker(store)
-    async with store.serve(mine.end_lost):
+    async with asyncio.timeout(HANG_SECONDS), store.serve(mine.end_lost):
         yield mine
 
 
