@@ -14,8 +14,8 @@ __all__ = ["KILL_PRODUCER", "KILL_READER", "PAUSE_PRODUCER", "ROLLING_RESTART"]
 _GRACE = 1.0
 
 
-async def _prepare(cluster: Cluster) -> None:
-    await cluster.start(lease=LEASE, grace=_GRACE)
+async def _prepare(cluster: Cluster, lease: float) -> None:
+    await cluster.start(lease=lease, grace=_GRACE)
 
 
 async def _kill_producer(stage: Stage, count: int) -> Batch:
@@ -29,10 +29,10 @@ async def _kill_producer(stage: Stage, count: int) -> Batch:
     at = time.monotonic()
     await cluster.workers[victim].gone()
     # Whoever starts workers again may be quick or slow.
-    await asyncio.sleep(draw.choice((0.0, 0.5, 2.5)) * LEASE)
-    cluster.worker(victim, lease=LEASE, grace=_GRACE)
+    await asyncio.sleep(draw.choice((0.0, 0.5, 2.5)) * stage.lease)
+    cluster.worker(victim, lease=stage.lease, grace=_GRACE)
     await cluster.ready()
-    return Batch(at=at, bound=2 * LEASE)
+    return Batch(at=at, bound=2 * stage.lease)
 
 
 async def _kill_reader(stage: Stage, count: int) -> Batch:
@@ -42,15 +42,17 @@ async def _kill_reader(stage: Stage, count: int) -> Batch:
     first = cluster.balancer.first
     readers = ((victim, other), (first[victim],), (other, victim))
     # A page that has read the chat and comes to the turn only when it is over would show the question alone.
-    for script in scripts(draw, count, pieces=120, lasts=3.0):
+    for script in scripts(draw, count, pieces=120, waits=True):
         run = await stage.begin(script, first[other], Expected.of("finish", whole=True), readers)
         await run.resume(first[victim])
     await draw.choice(stage.runs).followers[0].seen(draw.randrange(60))
     cluster.workers[victim].send(signal.SIGKILL)
     await cluster.workers[victim].gone()
     await asyncio.sleep(draw.choice((0.0, 0.3)))
-    cluster.worker(victim, lease=LEASE, grace=_GRACE)
+    cluster.worker(victim, lease=stage.lease, grace=_GRACE)
     await cluster.ready()
+    for run in stage.runs:
+        run.let_go()
     return Batch()
 
 
@@ -67,7 +69,7 @@ async def _pause_producer(stage: Stage, count: int) -> Batch:
     # Those at the other worker see that the sleeper is taken for dead.
     await asyncio.wait([run.reading[1] for run in stage.runs], timeout=HANG_SECONDS)
     ended = [run.followers[1].ended_at for run in stage.runs]
-    await asyncio.sleep(draw.choice((0.0, 0.5 * LEASE)))
+    await asyncio.sleep(draw.choice((0.0, 0.5 * stage.lease)))
     sleeper.send(signal.SIGCONT)
     await asyncio.gather(*(run.followed() for run in stage.runs))
     figures = {"from the pause to the end at the other worker": [end - at for end in ended if end is not None]}
@@ -99,16 +101,24 @@ async def _rolling_restart(stage: Stage, _count: int) -> Batch:
         worker.send(signal.SIGTERM)
         async with asyncio.timeout(HANG_SECONDS):
             await worker.gone()
-        cluster.worker(port, lease=LEASE, grace=_GRACE)
+        cluster.worker(port, lease=stage.lease, grace=_GRACE)
         await cluster.ready()
     return Batch(faults=2, runs=1)
 
 
 KILL_PRODUCER = Row(
-    "kill-producer", "kill -9 of the producing worker at a random chunk", 200, 4, _prepare, _kill_producer
+    "kill-producer",
+    "kill -9 of the producing worker at a random chunk",
+    200,
+    4,
+    _prepare,
+    _kill_producer,
+    short_lease=LEASE,
 )
 KILL_READER = Row("kill-reader", "kill -9 of the worker a client reads from", 200, 4, _prepare, _kill_reader)
-PAUSE_PRODUCER = Row("pause-producer", "producer paused longer than its lease", 50, 2, _prepare, _pause_producer)
+PAUSE_PRODUCER = Row(
+    "pause-producer", "producer paused longer than its lease", 50, 2, _prepare, _pause_producer, short_lease=LEASE
+)
 ROLLING_RESTART = Row(
-    "rolling-restart", "rolling restart of both workers under 50 running turns", 20, 1, _prepare, _rolling_restart, 1
+    "rolling-restart", "rolling restart of both workers under 50 running turns", 20, 1, _prepare, _rolling_restart
 )

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from cluster import PATH, Cluster
-from rows import LEASE, Batch, Row
+from rows import Batch, Row
 from runs import Expected, Stage
 from speaker import Script
 
@@ -20,8 +20,8 @@ _COPIES: Final = 4
 _WARM: Final = 16 * 1024 * 1024
 
 
-async def _prepare(cluster: Cluster) -> None:
-    await cluster.start(lease=LEASE)
+async def _prepare(cluster: Cluster, lease: float) -> None:
+    await cluster.start(lease=lease)
 
 
 async def _crowd(stage: Stage, _count: int) -> Batch:
@@ -89,4 +89,4 @@ def _used(cluster: Cluster) -> int:
         return client.info("memory")["used_memory"]
 
 
-CROWD = Row("crowd", "slow and dead readers, 1,000 of them", 5, 1, _prepare, _crowd, 1)
+CROWD = Row("crowd", "slow and dead readers, 1,000 of them", 5, 1, _prepare, _crowd)

@@ -4,7 +4,7 @@ import secrets
 from collections import defaultdict
 
 from cluster import Cluster
-from rows import LEASE, Batch, Row, scripts
+from rows import Batch, Row, scripts
 from runs import Expected, Record, Run, Stage
 from speaker import Note, Script, script_text
 from verdicts import terminal
@@ -12,12 +12,12 @@ from verdicts import terminal
 __all__ = ["POSTS_REJECT", "POSTS_REPLACE"]
 
 
-async def _prepare_replace(cluster: Cluster) -> None:
-    await cluster.start(lease=LEASE, conflict="replace")
+async def _prepare_replace(cluster: Cluster, lease: float) -> None:
+    await cluster.start(lease=lease, conflict="replace")
 
 
-async def _prepare_reject(cluster: Cluster) -> None:
-    await cluster.start(lease=LEASE, conflict="reject")
+async def _prepare_reject(cluster: Cluster, lease: float) -> None:
+    await cluster.start(lease=lease, conflict="reject")
 
 
 async def _send_both(stage: Stage, pair: tuple[Script, Script]) -> list[tuple[Run, int]]:
@@ -45,12 +45,14 @@ async def _send_both(stage: Stage, pair: tuple[Script, Script]) -> list[tuple[Ru
 
 async def _play(stage: Stage, count: int, wanted: list[int]) -> tuple[Batch, list[list[Run]]]:
     batch, chats, problems = Batch(faults=count, runs=count), list[list[Run]](), list[str]()
-    # Long enough for the other to come while it runs, also on a slow machine.
-    texts = scripts(stage.draw, 2 * count, pieces=60, lasts=2.0)
+    # The other is to come while it runs.
+    texts = scripts(stage.draw, 2 * count, pieces=60, waits=True)
     for pair in zip(texts[::2], texts[1::2], strict=True):
         sent = await _send_both(stage, pair)
         if sorted(status for _, status in sent) != wanted:
             problems.append(f"seed {pair[0].seed}: the answers were {[status for _, status in sent]}")
+        for run, _ in sent:
+            run.let_go()
         runs = [run for run, status in sent if status == 200]
         for run in runs:
             run.follow(stage.cluster.ports)

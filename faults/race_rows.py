@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cluster import PATH, Cluster
-from rows import LEASE, Batch, Row, scripts
+from rows import Batch, Row, scripts
 from runs import Expected, Run, Stage
 from speaker import Script, script_text
 from support.hang import HANG_SECONDS
@@ -13,8 +13,8 @@ from support.hang import HANG_SECONDS
 __all__ = ["STOP"]
 
 
-async def _prepare(cluster: Cluster) -> None:
-    await cluster.start(lease=LEASE)
+async def _prepare(cluster: Cluster, lease: float) -> None:
+    await cluster.start(lease=lease)
 
 
 async def _stop(stage: Stage, count: int) -> Batch:
@@ -68,7 +68,7 @@ async def _stop_twice(stage: Stage, batch: Batch, script: Script, producer: int,
 
 async def _stop_before(stage: Stage, batch: Batch, script: Script, producer: int, other: int) -> Awaitable[None]:
     """Before the agent has said anything."""
-    held = Script(seed=script.seed, pieces=script.pieces, hold=30.0)
+    held = Script(seed=script.seed, pieces=script.pieces, hold=HANG_SECONDS)
     return _stopped(await _begin(stage, held, producer, other, "abort"), batch, other)
 
 
@@ -106,4 +106,4 @@ async def _stop_older(stage: Stage, batch: Batch, script: Script, producer: int,
 _Way = Callable[[Stage, Batch, Script, int, int], Awaitable[Awaitable[None]]]
 _WAYS: Final[tuple[_Way, ...]] = (_stop_running, _stop_twice, _stop_before, _stop_late, _stop_older)
 
-STOP = Row("stop", "stop from another worker at a random chunk", 200, 5, _prepare, _stop)
+STOP = Row("stop", "stop from another worker at a random chunk", 200, 5, _prepare, _stop, short_runs=len(_WAYS))

@@ -70,8 +70,11 @@ class Record(Struct, kw_only=True):
 class Stage:
     """The clients of one batch of runs, which the same faults happen to."""
 
-    def __init__(self, cluster: Cluster, draw: random.Random, http: httpx.AsyncClient, *, short: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, draw: random.Random, http: httpx.AsyncClient, lease: float, *, short: bool
+    ) -> None:
         self.cluster = cluster
+        self.lease = lease
         self.short = short
         self.draw = draw
         self.http = http
@@ -153,9 +156,14 @@ class Run:
         assert status == 200, status
 
     async def resume(self, port: int) -> None:
-        """Open the chat in one more page, which talks to this port."""
+        """Open the chat in one more page, which talks to this port, and wait until it has come to the turn."""
         page = await self.open(port, await self.messages(port))
         await self.stage.cluster.ask_page(page.resume)
+        await self.answered(page)
+
+    def let_go(self) -> None:
+        """Let its answer end, if that waits for it."""
+        self.stage.cluster.notes.let_go(self.script)
 
     def follow(self, ports: Sequence[int]) -> Follower:
         """Read the turn at these ports."""

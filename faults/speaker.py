@@ -27,6 +27,7 @@ class Script(Struct, frozen=True):
     """What the agent is to do: wait for `hold` seconds, then say `pieces`, `gap` seconds apart on average.
 
     Then it waits for `lasts` seconds: an answer that is to be cut off does not end by itself on a slow machine.
+    One that `waits` does so until it is let go.
     """
 
     seed: int
@@ -35,6 +36,7 @@ class Script(Struct, frozen=True):
     hold: float = 0.0
     size: int = 0
     lasts: float = 0.0
+    waits: bool = False
 
     @property
     def last(self) -> str:
@@ -66,6 +68,18 @@ class Notes:
         finally:
             os.close(file)
 
+    def let_go(self, script: Script) -> None:
+        """Let the answer end that waits for it."""
+        self._gate(script).touch()
+
+    async def gone(self, script: Script) -> None:
+        """Wait until it is let go."""
+        while not self._gate(script).exists():
+            await asyncio.sleep(0.02)
+
+    def _gate(self, script: Script) -> Path:
+        return self.path.with_name(f"{script.seed}.gone")
+
     def read(self) -> list[Note]:
         lines = self.path.read_bytes().splitlines() if self.path.exists() else []
         return [msgspec_json.decode(line, type=Note) for line in lines]
@@ -85,6 +99,9 @@ class Speaker:
             await asyncio.sleep(script.hold)
             async for event in _said(script):
                 yield event
+            if script.waits:
+                await self._notes.gone(script)
+            yield script.last
             self._notes.add("said all", subject)
         # The second, if what it had said was being passed on at that moment.
         except (asyncio.CancelledError, GeneratorExit) as error:
@@ -102,7 +119,6 @@ async def _said(script: Script) -> AsyncGenerator[PlainEvent, None]:
             yield event
         await asyncio.sleep(draw.uniform(0, 2 * script.gap))
     await asyncio.sleep(script.lasts)
-    yield script.last
 
 
 def _piece(draw: random.Random, script: Script, number: int) -> list[PlainEvent]:

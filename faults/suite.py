@@ -51,7 +51,7 @@ async def _main(given: argparse.Namespace, postgres: Postgres) -> bool:
         if given.rows and row.name not in given.rows:
             continue
         cluster = Cluster(given.store, postgres.create())
-        runs = given.runs or (5 if given.short else row.runs)
+        runs = given.runs or (row.short_runs if given.short else row.runs)
         try:
             result = await play(row, cluster, given.seed, runs, short=given.short)
         finally:

@@ -16,6 +16,7 @@ import pytest
 from websockets.sync.client import connect
 
 from support.hang import HANG_SECONDS
+from support.http_pages import metric
 from support.loopback import ABORTED, last_two, message, parts, read_until
 
 RUN: Final = Path(__file__).parents[2] / "examples" / "production" / "run.py"
@@ -37,10 +38,11 @@ class Deployment:
 
     def owner(self) -> str:
         """The one worker that has a turn."""
-        [owner] = [
-            url for url in self.workers if "\nusechat_turns_running 1.0\n" in self.http.get(f"{url}/metrics").text
-        ]
+        [owner] = [url for url in self.workers if self.metric(url, "usechat_turns_running") == 1]
         return owner
+
+    def metric(self, worker: str, name: str) -> float:
+        return metric(self.http.get(f"{worker}/metrics").text, name)
 
     @contextmanager
     def reading(self, method: str, url: str, **options: Any) -> Generator[Iterator[str]]:
@@ -82,6 +84,9 @@ def test_a_turn_is_resumed_and_stopped_by_the_other_worker(deployment: Deploymen
             assert deployment.http.post(f"{other}/api/chat/both/stop").is_success
             ends = ["\n".join([said, *asked]), "\n".join([replayed, *resumed])]
     assert [last_two(end) for end in ends] == [ABORTED, ABORTED]
+    assert deployment.metric(other, "usechat_turns_resumed_total") == 1
+    assert deployment.metric(owner, "usechat_append_seconds_count") > 0
+    assert [deployment.metric(url, "usechat_turns_running") for url in deployment.workers] == [0, 0]
     kept = [deployment.http.get(f"{url}/api/chat/both/messages").json() for url in deployment.workers]
     assert kept[0] == kept[1]
     assert [message["role"] for message in kept[0]] == ["user", "assistant"]

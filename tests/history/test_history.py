@@ -17,18 +17,14 @@ from usechat.protocol.messages import UIMessage
 
 pytestmark = pytest.mark.anyio
 
-URLS = {"sqlite in memory": "sqlite://", "sqlite": "sqlite:///{}/chats.db"}
 
-
-@pytest.fixture(params=["memory", *URLS, "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[HistoryStore]:
     if request.param == "memory":
         yield MemoryHistory()
         return
-    is_postgres = request.param == "postgres"
-    url: str = (
-        request.getfixturevalue("postgres").create_tables() if is_postgres else URLS[request.param].format(tmp_path)
-    )
+    is_file = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path}/chats.db" if is_file else request.getfixturevalue("postgres").create_tables()
     database = Database(url)
     yield History(database)
     await database.aclose()

@@ -14,6 +14,7 @@ import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
 from support.fast_loop import run_fast
+from support.hang import HANG_SECONDS
 from support.loopback import message
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
@@ -27,6 +28,11 @@ MEGABYTE = 1024 * 1024
 
 def now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def is_about(seconds: float, took: float) -> bool:
+    """Whether it took so long, and no longer than that by what a machine may lose that is busy."""
+    return seconds <= took < seconds + HANG_SECONDS
 
 
 class House:
@@ -113,9 +119,10 @@ def test_an_agent_that_is_silent_for_120_seconds_has_failed_and_its_client_hears
                     rest.append(line)
             gaps = [later - earlier for earlier, later in pairwise(times)]
             # The mean, since a machine that is busy may hold one of them up.
-            assert 14 < sum(gaps) / len(gaps) < 25
+            assert len(gaps) <= 8
+            assert sum(gaps) / len(gaps) < 30
             assert rest[-1] == 'data: {"type":"error","errorText":"The agent did not answer in time."}'
-            assert 120 <= now() - began < 240
+            assert is_about(120, now() - began)
             assert await house.ends.get() == ("error", "One, ")
 
     run_fast(main(), 60)
@@ -126,7 +133,7 @@ def test_a_turn_ends_after_an_hour_also_while_it_waits_for_an_approval() -> None
         began = now()
         async with serving() as house, house.asking("ask") as lines:
             assert await last_chunk(lines) == 'data: {"type":"error","errorText":"The answer took too long."}'
-            assert 3600 <= now() - began < 9000
+            assert is_about(3600, now() - began)
             assert await house.ends.get() == ("error", "One, ")
 
     run_fast(main(), 3000)
@@ -139,7 +146,7 @@ def test_a_turn_lingers_for_30_seconds_after_its_last_reader_has_left() -> None:
                 await until_line(lines, "One, ")
                 left = now()
             assert await house.ends.get() == ("stopped", "One, ")
-            assert 30 <= now() - left < 90
+            assert is_about(30, now() - left)
 
     run_fast(main(), 30)
 
@@ -172,7 +179,7 @@ def test_a_reader_that_does_not_read_is_cut_after_30_seconds_and_the_turn_goes_o
         async with serving() as house, sending(house, body, len(body)) as stuck:
             await until(lambda: house.open_streams == 1)
             await until(lambda: house.open_streams == 0)
-            assert 30 <= now() - began < 120
+            assert is_about(30, now() - began)
             async with house.http.stream("GET", f"{house.url}/api/chat/chat/stream") as resumed:
                 house.gate.set()
                 assert b'"delta":"two."' in await resumed.aread()
@@ -189,7 +196,7 @@ def test_a_body_that_has_not_come_after_30_seconds_is_given_up() -> None:
             async with sending(house, b'{"id": ', 999) as connection:
                 head, _, text = (await read_to_end(connection)).partition(b"\r\n\r\n")
             assert (head[:13], text) == (b"HTTP/1.1 408 ", b"The body did not arrive within 30 seconds.")
-            assert 30 <= now() - began < 90
+            assert is_about(30, now() - began)
 
     run_fast(main(), 30)
 
@@ -219,9 +226,9 @@ def test_a_socket_that_does_not_read_is_cut_after_30_seconds_and_the_turn_linger
             await until(lambda: house.open_streams == 1)
             await until(lambda: house.open_streams == 0)
             cut = now()
-            assert 30 <= cut - began < 120
+            assert is_about(30, cut - began)
             assert await house.ends.get() == ("stopped", "One, " + "x" * 8 * MEGABYTE)
-            assert now() - cut < 90
+            assert now() - cut < 30 + HANG_SECONDS
 
     run_fast(main(), 30)
 
@@ -235,7 +242,7 @@ def test_a_page_has_a_second_to_resume_anew_before_its_abort_of_a_resume_stops_t
             aborted = now()
             await page.send(json.dumps({"type": "abort", "requestId": "resume"}))
             assert await house.ends.get() == ("stopped", "One, ")
-            assert 1 <= now() - aborted < 10
+            assert is_about(1, now() - aborted)
 
     run_fast(main(), 5)
 
@@ -250,7 +257,7 @@ def test_turns_get_10_seconds_of_grace_when_the_server_is_told_to_end() -> None:
             began = now()
             signal.raise_signal(signal.SIGTERM)
             assert await house.ends.get() == ("stopped", "One, ")
-            assert 10 <= now() - began < 60
+            assert is_about(10, now() - began)
             await until(lambda: arrived == [signal.SIGTERM])
         await house.http.aclose()
 

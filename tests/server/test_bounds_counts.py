@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import threading
-from collections import Counter
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 
@@ -71,12 +70,6 @@ async def test_a_user_has_16_turns_at_once_and_no_more() -> None:
         assert await begin(http, "chat-0", "a") == (200, "", None)
 
 
-async def test_turns_that_begin_at_the_same_time_are_not_too_many_either() -> None:
-    async with serving(create_app(forever, authenticate=TOKENS, grace=None)) as http:
-        answers = Counter(await asyncio.gather(*(begin(http, f"chat-{number}", "a") for number in range(20))))
-        assert answers == {(200, "", None): 16, (429, TOO_MANY, "5"): 4}
-
-
 async def test_a_process_has_2000_turns_at_once_and_no_more() -> None:
     app = create_app(forever, grace=None)
     async with serving(app) as http:
@@ -97,7 +90,7 @@ async def test_64_agents_have_threads_and_the_next_one_waits_for_a_place() -> No
     def agent(chat: Chat) -> Generator[str, None, None]:
         yield "I work."
         began.release()
-        release.wait(30)
+        release.wait(HANG_SECONDS)
 
     def all_begin() -> bool:
         return all(began.acquire(timeout=HANG_SECONDS) for _ in range(64))

@@ -10,6 +10,7 @@ import jwt
 import pytest
 from anyio import to_thread
 
+from support.hang import HANG_SECONDS
 from support.tokens import ED, ED_KEYS, JSON, OCT, SHARED_KEY, STRANGER, auth, bearer, claims, jwk, signed
 from usechat.errors import RequestError
 from usechat.server.auth import JwksUrl, JwtAuth
@@ -197,7 +198,7 @@ async def test_a_provider_that_drips_is_given_up_and_has_one_thread_at_most(prov
     authenticate = auth(JwksUrl(provider.url, timeout=2, clock=clock))
     try:
         for _ in range(3):
-            with anyio.fail_after(20):
+            with anyio.fail_after(HANG_SECONDS):
                 assert await status(authenticate, K1) == UNAVAILABLE
             clock.now += 15
         await to_thread.run_sync(asked.wait)

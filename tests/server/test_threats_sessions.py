@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Close
 from websockets.typing import Subprotocol
 
-from support.fast_loop import run_fast
+from support.fast_loop import hurrying, run_fast
 from support.loopback import message
 from usechat.agents.chat import Chat
 from usechat.server.app import create_app
@@ -170,7 +170,7 @@ def test_a_socket_that_says_nothing_is_closed_after_30_seconds() -> None:
                 began = asyncio.get_running_loop().time()
                 async with house.socket() as page:
                     assert await closed(page) == TOO_LATE
-                assert 30 <= asyncio.get_running_loop().time() - began < 120
+                assert asyncio.get_running_loop().time() - began >= 30
 
     run_fast(main(), 30)
 
@@ -201,8 +201,9 @@ def test_a_socket_that_has_a_user_or_made_a_request_stays_open() -> None:
             house.socket() as asking,
         ):
             assert await ask(asking, "r1", bearer="first") == "answered"
-            await asyncio.sleep(40)
+            with hurrying(40):
+                await asyncio.sleep(40)
             assert await ask(asking, "r2", bearer="first") == "answered"
             assert await ask(known, "r1") == "answered"
 
-    run_fast(main(), 10)
+    run_fast(main())

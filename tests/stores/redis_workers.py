@@ -1,9 +1,11 @@
 """Workers that share a Redis, each a store of its own, for tests that break the Redis or a worker."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
+
+from msgspec import structs
 
 from stores.contract import Producer
 from support.hang import HANG_SECONDS
@@ -14,7 +16,7 @@ from usechat.stores import Claim, Reader, StopReason, TurnHead
 from usechat.stores.redis import RedisTurnStore
 from usechat.stores.redis.claim import RedisClaim
 
-__all__ = ["LIVING", "Worker", "frames", "head", "opened", "read_all", "sent", "until", "worker"]
+__all__ = ["LIVING", "Worker", "frames", "head", "opened", "read_all", "sent", "until", "without_patience", "worker"]
 
 # A lease that does not end while its owner lives, also where a busy machine holds the process for a second.
 LIVING = 2.0
@@ -36,14 +38,26 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(
-    server: RedisServer, *, url: str | None = None, lease: float = 60.0, patience: float = 1.0
-) -> AsyncGenerator[Worker, None]:
-    """A worker until its end, at which it leaves everything as it is, as one that was killed."""
-    store = RedisTurnStore(url or server.url, secret=SECRET, lease=lease, patience=patience)
+async def worker(server: RedisServer, *, url: str | None = None, lease: float = 60.0) -> AsyncGenerator[Worker, None]:
+    """A worker until its end, at which it leaves everything as it is, as one that was killed.
+
+    It refuses nothing because a busy machine keeps it waiting; `without_patience` is for what Redis cannot answer.
+    """
+    store = RedisTurnStore(url or server.url, secret=SECRET, lease=lease, patience=HANG_SECONDS)
     mine = Worker(store)
-    async with store.serve(mine.end_lost):
+    async with asyncio.timeout(HANG_SECONDS), store.serve(mine.end_lost):
         yield mine
+
+
+@contextmanager
+def without_patience(at: Worker) -> Generator[None, None, None]:
+    """Let it give up at once what it asks of Redis."""
+    usual = at.store.settings
+    at.store.settings = structs.replace(usual, patience=0.01)
+    try:
+        yield
+    finally:
+        at.store.settings = usual
 
 
 def head(chat: str = "chat") -> TurnHead:

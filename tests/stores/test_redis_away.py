@@ -6,26 +6,26 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stores.redis_workers import LIVING, Worker, frames, head, opened, read_all, sent, until, worker
+from stores.redis_workers import LIVING, Worker, frames, head, opened, read_all, sent, until, without_patience, worker
 from support.redis_server import RedisServer
 from tcp_proxy import TcpProxy
 from usechat.stores import Reader, StoreAwayError, TurnRunningError
-from usechat.stores.redis import outages
+from usechat.stores.redis import outages, store
 from usechat.stores.redis.claim import RedisClaim
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["forgets", "aof"])
-def server(request: pytest.FixtureRequest, redis_program: str) -> Iterator[RedisServer]:
-    server = RedisServer(aof=request.param == "aof", program=redis_program)
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    server = RedisServer(aof=request.param == "aof")
     yield server
     server.close()
 
 
 @pytest.fixture
-def forgetful(redis_program: str) -> Iterator[RedisServer]:
-    server = RedisServer(program=redis_program)
+def forgetful() -> Iterator[RedisServer]:
+    server = RedisServer()
     yield server
     server.close()
 
@@ -34,6 +34,13 @@ def forgetful(redis_program: str) -> Iterator[RedisServer]:
 def _no_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     # So that a call that has waited is not taken for a clock that was set forward, as with a lease of usual length.
     monkeypatch.setattr(outages, "_SLACK", 100.0)
+
+
+@pytest.fixture
+def _soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where no other turn may be missing, nothing is gained by the time in which its owner could give it back.
+    for module in (outages, store):
+        monkeypatch.setattr(module, "GIVEN_BACK", 0.1)
 
 
 @asynccontextmanager
@@ -57,6 +64,7 @@ async def reading_elsewhere(at: Worker, claim: RedisClaim) -> asyncio.Task[Seque
     return reading
 
 
+@pytest.mark.usefixtures("_soon_settled")
 async def test_a_turn_whose_redis_is_killed_and_started_again_is_whole_for_all_readers(server: RedisServer) -> None:
     async with worker(server) as a, worker(server) as b:
         claim, producer = await opened(a)
@@ -182,6 +190,7 @@ async def test_an_emptied_redis_does_not_let_an_older_turn_have_the_chat_again(f
         assert await a.store.live("chat") == new.head
 
 
+@pytest.mark.usefixtures("_soon_settled")
 async def test_while_redis_is_away_new_turns_are_refused_and_those_that_run_are_found_here(
     forgetful: RedisServer,
 ) -> None:
@@ -189,7 +198,7 @@ async def test_while_redis_is_away_new_turns_are_refused_and_those_that_run_are_
         claim, producer = await opened(a)
         assert await a.store.answers()
         forgetful.kill()
-        with pytest.raises(StoreAwayError) as refused:
+        with pytest.raises(StoreAwayError) as refused, without_patience(a):
             await a.store.claim(head("other"))
         assert (refused.value.status, refused.value.retry_after) == (503, 5)
         assert not await a.store.answers()
@@ -205,6 +214,7 @@ async def test_while_redis_is_away_new_turns_are_refused_and_those_that_run_are_
         await a.store.claim(head("other"))
 
 
+@pytest.mark.usefixtures("_soon_settled")
 @pytest.mark.parametrize("how", ["paused", "full", "read-only", "cut"])
 async def test_a_redis_that_does_nothing_for_a_while_gets_everything_later(forgetful: RedisServer, how: str) -> None:
     async with worker(forgetful) as a, worker(forgetful) as b:
@@ -223,7 +233,7 @@ async def test_a_redis_that_does_nothing_for_a_while_gets_everything_later(forge
                 client.config_set("maxmemory", 1)
                 claim.append(frames("1"))
                 await until(lambda: a.store.line.is_away)
-                with pytest.raises(StoreAwayError):
+                with pytest.raises(StoreAwayError), without_patience(b):
                     await b.store.claim(head("other"))
                 client.config_set("maxmemory", 0)
             elif how == "read-only":
@@ -247,7 +257,7 @@ async def test_a_turn_lives_whose_redis_was_read_and_took_no_writes_for_longer_t
 ) -> None:
     async with (
         cuttable(forgetful) as (proxy, far),
-        worker(forgetful, lease=LIVING, patience=60.0) as b,
+        worker(forgetful, lease=LIVING) as b,
         worker(forgetful, url=far, lease=LIVING) as a,
     ):
         claim, producer = await opened(a)

@@ -21,9 +21,9 @@ def _empty(redis_server: RedisServer) -> None:
     redis_server.empty()
 
 
-async def test_the_turn_of_a_worker_that_died_is_ended_by_one_other_and_read_by_all(redis_server: RedisServer) -> None:
-    async with worker(redis_server, lease=LEASE) as b, worker(redis_server, lease=LEASE) as c:
-        async with worker(redis_server, lease=LEASE) as a:
+async def test_the_turn_of_a_worker_that_died_is_ended_by_one_other_and_read_by_all(either_server: RedisServer) -> None:
+    async with worker(either_server, lease=LEASE) as b, worker(either_server, lease=LEASE) as c:
+        async with worker(either_server, lease=LEASE) as a:
             claim, _ = await opened(a, head("died"))
             claim.append(frames("1", "2"))
             await sent(claim)

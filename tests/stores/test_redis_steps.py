@@ -173,9 +173,9 @@ def _plain(part: Any) -> Any:
     return part.decode() if isinstance(part, bytes) else part
 
 
-def test_the_steps_do_what_their_model_does(redis_server: RedisServer) -> None:
+def test_the_steps_do_what_their_model_does(either_server: RedisServer) -> None:
     class Steps(_Steps):
-        server = redis_server
+        server = either_server
 
     Steps.TestCase.settings = settings(max_examples=draws(12, 100), stateful_step_count=40, report_multiple_bugs=False)
     Steps.TestCase().runTest()

@@ -9,6 +9,7 @@ import pytest
 
 from stores.contract import Producer
 from support.fast_loop import run_jumping
+from support.hang import HANG_SECONDS
 from usechat.stores import Claim, StopReason, TurnHead
 from usechat.stores.memory import MemoryTurnStore
 
@@ -53,7 +54,7 @@ async def test_what_a_thread_is_writing_is_in_the_log_before_a_new_owner_sees_it
     async with store.serve(lost), opened(store) as claim:
         thread = threading.Thread(target=claim.append, args=(frames,))
         thread.start()
-        frames.begun.wait(5)
+        frames.begun.wait(HANG_SECONDS)
         await store.stop(HEAD, "stopped", 0.001)
         thread.join()
         seen.append(list(claim.log.frames))

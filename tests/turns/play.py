@@ -6,6 +6,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
+from support.hang import HANG_SECONDS
 from usechat.agents.chat import Chat, Request
 from usechat.agents.plain import PlainAgent, PlainFunction
 from usechat.protocol.chunks import Chunk, FinishStep, Start, StartStep, TextDelta, TextEnd, TextStart
@@ -86,10 +87,10 @@ class Played:
 
     async def changed(self) -> None:
         """Wait until there is more to read, or nothing more comes."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_SECONDS):
             await self.claim.log.changed()
 
-    async def ended(self, within: float | None = 5) -> list[Chunk]:
+    async def ended(self, within: float | None = HANG_SECONDS) -> list[Chunk]:
         """What was said, once the turn is over and what follows is through, which happens once."""
         async with asyncio.timeout(within):
             await self.turn.ended()

@@ -111,7 +111,7 @@ def test_the_linger_clock_holds_while_nobody_knows_who_reads() -> None:
 def test_a_turn_that_nobody_reads_is_told_that_it_was_left() -> None:
     async def main() -> None:
         played = await play_drive(hang, lingers(5))
-        await played.ended(60)
+        await played.ended()
         assert played.turn.stopped == "left"
 
     run_jumping(main())
@@ -173,7 +173,7 @@ def test_the_idle_clock_stands_still_for_an_approval() -> None:
 def test_no_clock_runs_after_the_end(happen: Callable[[Played], None]) -> None:
     async def main() -> None:
         played = await play_drive(sleeps(1), TurnLimits())
-        chunks = await played.ended(60)
+        chunks = await played.ended()
         happen(played)
         await asyncio.sleep(10_000)
         assert (await played.ended(), played.turn.stopped) == (chunks, None)

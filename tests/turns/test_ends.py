@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from support.fast_loop import run_jumping
+from support.hang import HANG_SECONDS
 from turns.play import CLOSED, GREETING, HEAD, Played, open_turn, play_drive
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish
 from usechat.stores import Outcome
@@ -56,7 +57,7 @@ async def test_nothing_of_the_end_is_readable_before_the_answer_is_stored(
     reader = await played.store.follow(HEAD)
     assert reader is not None
     end(played)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         await storing.wait()
     assert (played.chunks, played.claim.log.outcome, played.turn.outcome) == (GREETING, None, outcome)
     assert (await played.store.live(HEAD.chat), played.events) == (HEAD, [])
@@ -134,7 +135,7 @@ async def test_of_all_that_end_a_turn_at_once_one_counts() -> None:
         go = threading.Barrier(4)
 
         def run(end: Callable[[Played], None], played: Played = played, go: threading.Barrier = go) -> None:
-            go.wait(5)
+            go.wait(HANG_SECONDS)
             end(played)
 
         order = [finish, fail, stop, played_text][number % 4 :] + [finish, fail, stop, played_text][: number % 4]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.fast_loop import run_fast, run_jumping
+from support.hang import HANG_SECONDS
 from turns.play import CLOSED, FOREVER, GREETING, HEAD, Played, open_turn, play, play_drive
 from usechat.agents.chat import Chat
 from usechat.protocol.chunks import (
@@ -143,12 +144,12 @@ async def test_threads_that_write_while_the_turn_is_stopped_end_it_once_and_lega
         go = threading.Barrier(5)
 
         def write(played: Played = played, go: threading.Barrier = go) -> None:
-            go.wait(5)
+            go.wait(HANG_SECONDS)
             for _ in range(100):
                 played.text("x")
 
         def stop(played: Played = played, go: threading.Barrier = go) -> None:
-            go.wait(5)
+            go.wait(HANG_SECONDS)
             played.turn.stop("stopped")
 
         await asyncio.gather(*map(asyncio.to_thread, [write, write, write, stop, stop]))
@@ -169,7 +170,7 @@ async def test_a_stop_from_a_thread_wakes_an_agent_that_waits_for_it() -> None:
 
     played = await play_drive(drive)
     await asyncio.to_thread(played.turn.stop, "stopped")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         await heard.wait()
     assert (await played.ended())[-1] == Abort()
 
@@ -199,7 +200,7 @@ async def test_an_answer_that_cannot_be_stored_frees_the_chat() -> None:
     played.on_end = fail
     played.turn.start(partial(hang, played))
     played.turn.stop("stopped")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         await played.turn.released()
     assert (await played.store.live(HEAD.chat), played.chunks) == (None, [Start("m"), Abort()])
 
@@ -222,7 +223,7 @@ def test_an_agent_that_ignores_its_cancellation_is_not_waited_for() -> None:
         await asyncio.sleep(0)
         began = loop.time()
         played.turn.stop("stopped")
-        assert await played.ended(60) == [*GREETING, *CLOSED, Abort()]
+        assert await played.ended() == [*GREETING, *CLOSED, Abort()]
         assert loop.time() - began == pytest.approx(1)
         assert await played.store.live(HEAD.chat) is None
         release.set()
@@ -292,7 +293,7 @@ async def test_an_agent_that_ended_its_message_may_go_on() -> None:
 
     played = await play_drive(drive)
     assert await played.ended() == [Start("m"), Finish("stop")]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         await cleaned.wait()
     assert not played.turn.stopping.is_set()
 
@@ -343,7 +344,7 @@ async def test_a_deadline_tells_an_agent_that_only_looks_whether_it_should_stop(
 
     played = await play_drive(drive, TurnLimits(linger=None, total=0.01))
     assert (await played.ended())[-1] == Error("The answer took too long.")
-    assert await asyncio.to_thread(seen.wait, 5)
+    assert await asyncio.to_thread(seen.wait, HANG_SECONDS)
 
 
 async def test_a_turn_that_another_owner_took_over_says_and_stores_nothing() -> None:
@@ -351,6 +352,6 @@ async def test_a_turn_that_another_owner_took_over_says_and_stores_nothing() -> 
     played.text("hello")
     played.turn.fenced(is_here=True)
     played.text("too late")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         await played.turn.ended()
     assert (played.chunks, played.turn.outcome, played.events) == (GREETING, "lost", [])

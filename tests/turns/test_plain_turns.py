@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.fast_loop import run_jumping
+from support.hang import HANG_SECONDS
 from turns.play import CLOSED, FOREVER, GREETING, HEAD, Played, chunks_of, play
 from usechat.agents.chat import Chat
 from usechat.protocol.chunks import (
@@ -298,7 +299,7 @@ async def test_a_thread_that_blocks_is_left_behind() -> None:
 
     def agent(chat: Chat) -> Iterator[str]:
         yield "hello"
-        release.wait(5)
+        release.wait(HANG_SECONDS)
         chat.write.text("too late")
         over.set()
         yield "too late"
@@ -308,7 +309,7 @@ async def test_a_thread_that_blocks_is_left_behind() -> None:
     played.turn.stop("stopped")
     assert await played.ended() == [*GREETING, *CLOSED, Abort()]
     release.set()
-    await asyncio.to_thread(over.wait, 5)
+    await asyncio.to_thread(over.wait, HANG_SECONDS)
     assert played.chunks == [*GREETING, *CLOSED, Abort()]
 
 
@@ -337,7 +338,7 @@ def test_an_agent_that_writes_too_much_is_stopped_also_if_it_yields_nothing() ->
                 cleaned.set()
 
         played = await play(agent, TurnLimits(linger=None, idle=None, total=None, log=10_000))
-        assert (await played.ended(60))[-1] == Error("The answer became too large.")
+        assert (await played.ended())[-1] == Error("The answer became too large.")
         assert played.turn.stopping.is_set()
         await cleaned.wait()
 

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
+from support.hang import HANG_SECONDS
 from turns.play import CLOSED, GREETING, play
 from usechat.agents.chat import Chat
 from usechat.protocol.chunks import Abort, Finish
@@ -30,14 +31,14 @@ class Blocked:
             self.running += 1
             self.most = max(self.most, self.running)
         self._begun.release()
-        self.go.wait(5)
+        self.go.wait(HANG_SECONDS)
         with self._lock:
             self.running -= 1
         return "done"
 
     async def begun(self, count: int) -> None:
         for _ in range(count):
-            assert await asyncio.to_thread(self._begun.acquire, timeout=5)
+            assert await asyncio.to_thread(self._begun.acquire, timeout=HANG_SECONDS)
 
 
 async def test_no_more_threads_run_than_may() -> None:
@@ -61,7 +62,7 @@ async def test_a_thread_that_nobody_waits_for_keeps_its_place() -> None:
     assert (first.cancelled(), later.running) == (True, 0)
     blocked.go.set()
     later.go.set()
-    assert await asyncio.wait_for(second, 5) == "done"
+    assert await asyncio.wait_for(second, HANG_SECONDS) == "done"
 
 
 async def test_a_stopped_turn_whose_thread_hangs_keeps_the_place_of_the_next() -> None:
@@ -69,7 +70,7 @@ async def test_a_stopped_turn_whose_thread_hangs_keeps_the_place_of_the_next() -
 
     def hangs(chat: Chat) -> Iterator[str]:
         yield "hello"
-        release.wait(5)
+        release.wait(HANG_SECONDS)
 
     def greets(chat: Chat) -> Iterator[str]:
         yield "hello"
@@ -97,14 +98,14 @@ async def test_whoever_is_cancelled_while_it_waits_loses_no_place() -> None:
     blocked.go.set()
     assert await asyncio.gather(first, *waiting[1::2]) == ["done"] * 4
     assert [task.cancelled() for task in waiting] == [True, False] * 3
-    assert await asyncio.wait_for(threads.run(blocked), 5) == "done"
+    assert await asyncio.wait_for(threads.run(blocked), HANG_SECONDS) == "done"
 
 
 async def test_whoever_is_cancelled_when_it_was_given_a_place_gives_it_on() -> None:
     # At any moment around the one at which the place is given.
     for rounds in range(300):
         threads, go = Threads(1), threading.Event()
-        first = asyncio.create_task(threads.run(go.wait, 5))
+        first = asyncio.create_task(threads.run(go.wait, HANG_SECONDS))
         second = asyncio.create_task(threads.run(str, 2))
         await asyncio.sleep(0)
         go.set()
@@ -112,7 +113,7 @@ async def test_whoever_is_cancelled_when_it_was_given_a_place_gives_it_on() -> N
             await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait([first, second])
-        assert await asyncio.wait_for(threads.run(str, 3), 5) == "3"
+        assert await asyncio.wait_for(threads.run(str, 3), HANG_SECONDS) == "3"
 
 
 async def test_a_thread_that_cannot_be_started_loses_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +125,7 @@ async def test_a_thread_that_cannot_be_started_loses_no_place(monkeypatch: pytes
         patch.setattr(threading.Thread, "start", fail)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             await threads.run(str)
-    assert await asyncio.wait_for(threads.run(str, 7), 5) == "7"
+    assert await asyncio.wait_for(threads.run(str, 7), HANG_SECONDS) == "7"
 
 
 async def test_work_in_a_thread_has_the_context_of_whoever_started_it() -> None:
