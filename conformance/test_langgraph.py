@@ -6,14 +6,13 @@ from typing import Any, Final
 
 import pytest
 
-from agreement import agree
+from agreement import agree_in_all_profiles
 from judge import Judge
 from node import Node
 from pages import Browser, Message, Server, Visit
-from promises import PINNED, PROMISES, release_of
+from promises import PINNED, release_of
 from same_json import strict
-from support.goldens import Case, cases, mapped
-from usechat.protocol.clients import ClientName
+from support.goldens import Case, cases
 
 APPROVALS: Final = "lastAssistantMessageIsCompleteWithApprovalResponses"
 STEP: Final[Message] = {"type": "step-start"}
@@ -43,9 +42,8 @@ def visit(server: Server, browser: Browser, request: pytest.FixtureRequest) -> I
 
 
 @pytest.mark.parametrize("case", cases("langgraph"), ids=lambda case: case.name)
-@pytest.mark.parametrize("client", PROMISES)
-def test_every_client_makes_our_message_of_a_run(judge: Judge, case: Case, client: ClientName) -> None:
-    agree(judge, mapped(case.source, case.events, case.options, client), client)
+def test_every_client_makes_our_message_of_a_run(judge: Judge, case: Case) -> None:
+    agree_in_all_profiles(judge, case)
 
 
 def text(text: str) -> Message:
