@@ -7,6 +7,7 @@ import { setImmediate as turn, setTimeout as timer } from 'node:timers/promises'
 
 import { json } from './chat.mjs';
 import { load, loadHook } from './clients.mjs';
+import { Watched, WatchedState } from './watched.mjs';
 
 // stdout belongs to the answers; the packages write their warnings with console.info.
 globalThis.console = new Console(process.stderr);
@@ -18,63 +19,6 @@ const HANG = 1000 * process.env.USECHAT_HANG_SECONDS;
 const crashes = [];
 process.on('unhandledRejection', error => crashes.push(error));
 process.on('uncaughtException', error => crashes.push(error));
-
-/** Tells whoever waits for a condition that something changed. */
-class Watched {
-  #waiting = [];
-
-  async when(condition) {
-    while (!condition()) await new Promise(resolve => this.#waiting.push(resolve));
-  }
-
-  wake() {
-    for (const resolve of this.#waiting.splice(0)) resolve();
-  }
-}
-
-/** The state of @ai-sdk/react, as in chat.mjs, which can be watched. */
-class WatchedState extends Watched {
-  #messages;
-  #status = 'ready';
-  error = undefined;
-
-  constructor(messages) {
-    super();
-    this.#messages = messages;
-  }
-
-  get messages() {
-    return this.#messages;
-  }
-
-  set messages(messages) {
-    this.#messages = messages;
-    this.wake();
-  }
-
-  get status() {
-    return this.#status;
-  }
-
-  set status(status) {
-    this.#status = status;
-    this.wake();
-  }
-
-  pushMessage = message => {
-    this.messages = this.messages.concat(message);
-  };
-
-  popMessage = () => {
-    this.messages = this.messages.slice(0, -1);
-  };
-
-  replaceMessage = (index, message) => {
-    this.messages = this.messages.with(index, this.snapshot(message));
-  };
-
-  snapshot = value => structuredClone(value);
-}
 
 /** The wire between one page and the server, which can be cut in the middle of a response.
 
