@@ -109,7 +109,7 @@ class Shears {
 }
 
 /** The body, which ends with the error of Chromium when the wire is cut: some clients look for its words. */
-function asInChromium(body) {
+function asInChromium(body, onBytes) {
   const reader = body.getReader();
   return new ReadableStream(
     {
@@ -117,7 +117,10 @@ function asInChromium(body) {
         try {
           const { done, value } = await reader.read();
           if (done) controller.close();
-          else controller.enqueue(value);
+          else {
+            onBytes(value);
+            controller.enqueue(value);
+          }
         } catch (error) {
           controller.error(error.name === 'AbortError' ? error : new TypeError('network error'));
         }
@@ -184,12 +187,17 @@ class Page {
 
   async #fetch(url, init) {
     const { pathname, search } = new URL(url);
-    const request = { method: init.method ?? 'GET', path: pathname, query: search };
+    const request = { method: init.method ?? 'GET', path: pathname, query: search, keptAlive: 0 };
     this.#requests.push(request);
     const response = await fetch(url, init);
     request.status = response.status;
     request.turn = response.headers.get('x-usechat-turn');
-    return response.body ? new Response(asInChromium(response.body), response) : response;
+    const note = bytes => {
+      if (!Buffer.from(bytes).includes(': keep-alive')) return;
+      request.keptAlive++;
+      this.#watched.wake();
+    };
+    return response.body ? new Response(asInChromium(response.body, note), response) : response;
   }
 
   act(method, args) {
@@ -200,6 +208,10 @@ class Page {
 
   until(seen) {
     return this.#watched.when(() => JSON.stringify(this.chat.messages.at(-1) ?? null).includes(seen));
+  }
+
+  untilKeptAlive() {
+    return this.#watched.when(() => this.#requests.at(-1)?.keptAlive > 1);
   }
 
   async done() {
@@ -249,6 +261,7 @@ const operations = {
   },
   act: ({ page, method, args }) => pages[page].act(method, args),
   until: ({ page, seen }) => pages[page].until(seen),
+  untilKeptAlive: ({ page }) => pages[page].untilKeptAlive(),
   look: ({ page }) => pages[page].look(),
   /** Asks the page's transport. */
   ask: ({ page, method, args }) => pages[page].transport[method](...args),
