@@ -101,6 +101,13 @@ def url(demo: Demo) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def slow_url() -> Iterator[str]:
+    """A demo whose long answers take longer than what hangs, so that they can be stopped on any machine."""
+    with serving(make_demo(pace=0.1).app) as url:
+        yield url
+
+
 def begin(tab: Tab, agent: str, text: str) -> None:
     """Choose the agent and send one of its prompts."""
     tab.select('role=combobox[name="Agent"]', agent)
@@ -130,23 +137,8 @@ def test_the_prompts_of_an_agent_show_what_they_promise(tab: Tab, agent: str) ->
             for wanted in row:
                 place = shown.find(wanted, place)
                 assert place >= 0, f"{text}: {wanted!r} is not in its place in {shown!r}"
-
-
-def test_arguments_of_a_tool_are_seen_while_they_come(tab: Tab) -> None:
-    tab.run("""
-    window.seen = new Set();
-    new MutationObserver(() => seen.add(document.querySelector(".tool .badge")?.innerText))
-      .observe(document.body, { subtree: true, childList: true, characterData: true })
-    """)
-    begin(tab, "Python generator", "High water in Brest?")
-    wait_for_status(tab, ANSWERED)
-    assert set(tab.run("[...seen].filter(Boolean)")) >= {"Preparing", "Done"}
-
-
-def test_an_image_is_drawn(tab: Tab) -> None:
-    begin(tab, "Python generator", "Draw the harbour")
-    wait_for_status(tab, ANSWERED)
-    assert tab.run("document.querySelector('article img').naturalWidth") == 640
+        if text == "Draw the harbour":
+            assert tab.run("document.querySelector('article img').naturalWidth") == 640
 
 
 @pytest.mark.parametrize(
@@ -191,28 +183,29 @@ def test_the_browser_answers_a_tool(tab: Tab) -> None:
     wait_for_status(tab, ANSWERED)
 
 
-def test_a_long_answer_goes_on_after_a_reload_and_can_be_stopped(tab: Tab, url: str) -> None:
+def test_a_long_answer_goes_on_after_a_reload_and_can_be_stopped(tab: Tab, slow_url: str) -> None:
+    tab.goto(slow_url)
     begin(tab, "Python generator", "Recite the tide table")
-    tab.wait_for("text=Day 3.")
-    tab.reload()
     tab.wait_for("text=Day 1.")
-    tab.wait_for("text=Day 9.")
+    tab.reload()
+    tab.wait_for("text=Day 2.")
     assert tab.run("document.querySelectorAll('article').length") == 2
     tab.click(button("Stop"))
     wait_for_status(tab, "The answer was stopped.")
     chat = tab.run("new URLSearchParams(location.search).get('chat')")
-    tab.wait_for_request(f"POST {url}/api/generator/{chat}/stop")
+    tab.wait_for_request(f"POST {slow_url}/api/generator/{chat}/stop")
     assert "Day 90." not in tab.wait_for(LAST)
 
 
-def test_a_turn_of_a_session_is_stopped(tab: Tab) -> None:
+def test_a_turn_of_a_session_is_stopped(tab: Tab, slow_url: str) -> None:
+    tab.goto(slow_url)
     begin(tab, "Agent Ops session", "Watch the log")
     tab.wait_for("text=0003 GET /tides 200")
     tab.click(button("Stop"))
     wait_for_status(tab, "The answer was stopped.")
     # Its session is free for the next.
-    tab.click(prompt("Fix the failing test"))
-    tab.wait_for(f"{LAST} >> text=All 14 tests pass now.")
+    tab.click(prompt("Ask an overloaded model"))
+    tab.wait_for(f"{LAST} >> text=I begin to think")
 
 
 def test_a_question_is_answered_where_it_was_asked(tab: Tab) -> None:

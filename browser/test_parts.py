@@ -11,6 +11,7 @@ import pytest
 from chromium import HERE, Chromium, Tab
 from support.loopback import free_port
 from usechat.sources.deep_agent_parts import SIDE_EVENTS
+from usechat.sources.deep_agent_typescript import deep_agent_types
 
 KIT: Final = HERE.parent / "src" / "usechat" / "kit" / "parts.tsx"
 CLIENTS: Final = HERE.parent / "conformance" / "node_modules"
@@ -55,6 +56,45 @@ export default function App() {
     </main>
   );
 }
+"""
+# The types of `usechat types deep-agent` do what they are for.
+TYPED: Final = """\
+import type { UIMessage } from "ai";
+import type { DeepAgentDataParts, DeepAgentMetadata } from "./deep-agent";
+
+type Message = UIMessage<DeepAgentMetadata, DeepAgentDataParts>;
+
+export function told(message: Message): (string | number | undefined)[] {
+  return message.parts.map((part) => {
+    switch (part.type) {
+      case "data-todos-changed":
+        return part.data.todos.filter((todo) => todo.status === "in_progress").map((todo) => todo.content).join();
+      case "data-execute-finish":
+        return part.data.exitCode ?? undefined;
+      case "data-subagent-start":
+        return `${part.data.name} ${part.data.toolCallId}`;
+      case "data-batch":
+        return part.data.events.map((event) => (event.type === "file-read" ? event.lines : 0)).length;
+      case "data-subgraph":
+        return part.data.tools?.filter((call) => call.state === "running").map((call) => call.toolName).join();
+      case "data-interrupt":
+        return part.data.id;
+      case "data-ls":
+        // @ts-expect-error there is no such field
+        return part.data.lines;
+      case "text":
+        return part.text;
+      default:
+        return message.metadata?.usage?.totalTokens;
+    }
+  });
+}
+
+// @ts-expect-error there is no such part
+export const wrong: Message["parts"][number] = { type: "data-rm", data: {} };
+export const id: Message["parts"][number] = { type: "data-checkpoint-saved", data: { threadId: "t", step: 1 } };
+// @ts-expect-error a field is missing
+export const lacking: Message["parts"][number] = { type: "data-checkpoint-saved", data: { threadId: "t" } };
 """
 # An event of each kind, with the fields of all.
 EVENT: Final = {
@@ -172,8 +212,10 @@ def app(root: Path, client: str) -> Path:
 
 
 @pytest.mark.parametrize("client", ["5.0.277", "6.0.326", "7.0.169"])
-def test_they_have_the_types_of_each_client(tmp_path: Path, client: str) -> None:
+def test_they_have_the_types_of_each_client_as_those_of_deep_agents_have(tmp_path: Path, client: str) -> None:
     root = app(tmp_path / "app", client)
+    (root / "src" / "deep-agent.ts").write_text(deep_agent_types(), encoding="utf-8")
+    (root / "src" / "page.ts").write_text(TYPED, encoding="utf-8")
     checked = subprocess.run([TSC, "--project", root], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout) == (0, "")
 

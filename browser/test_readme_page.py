@@ -80,7 +80,7 @@ def test_the_component_talks_to_the_python(chromium: Chromium, app: Path, tmp_pa
 
         until(lambda: bool(stops(tab)), server)
         [chat] = stops(tab)
-        with httpx.stream("GET", f"{chat}/stream") as running_turn:
+        with httpx.stream("GET", f"{chat}/stream", timeout=HANG_SECONDS) as running_turn:
             assert running_turn.status_code == 204
         kept = httpx.get(f"{chat}/messages", timeout=HANG_SECONDS).json()[-1]["parts"][-1]["text"]
         assert f"You said: {question}".startswith(kept.strip())

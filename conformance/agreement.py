@@ -5,15 +5,15 @@ from typing import Any, Final
 
 from hypothesis import HealthCheck, settings
 
-from judge import Judge
-from promises import promised
+from judge import Judge, body_of
+from promises import PROMISES, promised
 from same_json import as_json, strict
+from support.goldens import Case, mapped
 from support.soak import draws
 from usechat.protocol.chunks import Chunk, Error
-from usechat.protocol.clients import ClientName
 from usechat.protocol.reader import MessageReader
 
-__all__ = ["FEW", "agree", "in_common", "message_of"]
+__all__ = ["FEW", "agree", "agree_in_all_profiles", "in_common", "message_of"]
 
 # The judge is a fixture of the whole session.
 FEW: Final = settings(
@@ -38,9 +38,9 @@ def in_common(message: dict[str, Any]) -> Any:
     return strict({**message, "parts": parts})
 
 
-def agree(judge: Judge, chunks: list[Chunk], client: ClientName = "portable") -> None:
-    """Check that every promised client has our message and our end, and no page posts again."""
-    clients = promised(client, chunks)
+def agree(judge: Judge, chunks: list[Chunk], clients: Iterable[str] | None = None) -> None:
+    """Check that these clients, or all that we promise, have our message and our end, and no page posts again."""
+    clients = promised("portable", chunks) if clients is None else list(clients)
     results = judge.read(chunks, clients)
     last = chunks[-1]
     error = {"name": "Error", "message": last.error_text} if isinstance(last, Error) else None
@@ -50,3 +50,16 @@ def agree(judge: Judge, chunks: list[Chunk], client: ClientName = "portable") ->
         assert in_common(results[name]["accumulated"]) == expected, name
         assert error or results[name]["valid"] in (True, None) or expected["parts"] == [], name
     assert error or judge.posts_after(results, chunks) == dict.fromkeys(clients, 1)
+
+
+def agree_in_all_profiles(judge: Judge, case: Case) -> None:
+    """The same of a golden log in every profile; a stream that several have is read once by the clients of all."""
+    streams: dict[str, list[Chunk]] = {}
+    readers: dict[str, set[str]] = {}
+    for profile in PROMISES:
+        chunks = mapped(case.source, case.events, case.options, profile)
+        body = body_of(chunks)
+        streams[body] = chunks
+        readers.setdefault(body, set()).update(promised(profile, chunks))
+    for body, chunks in streams.items():
+        agree(judge, chunks, sorted(readers[body]))

@@ -25,6 +25,7 @@ from usechat.protocol.requests import Limits
 from usechat.server.auth import BearerTokens
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.endpoint import ChatEndpoint
+from usechat.server.stream_limits import StreamLimits
 from usechat.stores import Outcome
 from usechat.stores.memory import MemoryTurnStore
 from usechat.turns import TurnLimits
@@ -95,6 +96,7 @@ def _endpoints(client: ClientName) -> dict[Endpoint, ChatEndpoint]:
         "brief": ChatEndpoint(agent, settings=settings, store=MemoryTurnStore(keep=0)),
         "named": ChatEndpoint(agent, settings=replace(settings, event_names=True)),
         "hasty": ChatEndpoint(agent, settings=replace(settings, turn=TurnLimits(linger=0))),
+        "lively": ChatEndpoint(agent, settings=settings, stream=StreamLimits(keep_alive=0.02)),
         "small": ChatEndpoint(agent, settings=settings, limits=Limits(body=BODY_LIMIT)),
         "flow": ChatEndpoint(harness_transport(), settings=settings),
     }

@@ -7,6 +7,7 @@ import { setImmediate as turn, setTimeout as timer } from 'node:timers/promises'
 
 import { json } from './chat.mjs';
 import { load, loadHook } from './clients.mjs';
+import { Watched, WatchedState } from './watched.mjs';
 
 // stdout belongs to the answers; the packages write their warnings with console.info.
 globalThis.console = new Console(process.stderr);
@@ -18,63 +19,6 @@ const HANG = 1000 * process.env.USECHAT_HANG_SECONDS;
 const crashes = [];
 process.on('unhandledRejection', error => crashes.push(error));
 process.on('uncaughtException', error => crashes.push(error));
-
-/** Tells whoever waits for a condition that something changed. */
-class Watched {
-  #waiting = [];
-
-  async when(condition) {
-    while (!condition()) await new Promise(resolve => this.#waiting.push(resolve));
-  }
-
-  wake() {
-    for (const resolve of this.#waiting.splice(0)) resolve();
-  }
-}
-
-/** The state of @ai-sdk/react, as in chat.mjs, which can be watched. */
-class WatchedState extends Watched {
-  #messages;
-  #status = 'ready';
-  error = undefined;
-
-  constructor(messages) {
-    super();
-    this.#messages = messages;
-  }
-
-  get messages() {
-    return this.#messages;
-  }
-
-  set messages(messages) {
-    this.#messages = messages;
-    this.wake();
-  }
-
-  get status() {
-    return this.#status;
-  }
-
-  set status(status) {
-    this.#status = status;
-    this.wake();
-  }
-
-  pushMessage = message => {
-    this.messages = this.messages.concat(message);
-  };
-
-  popMessage = () => {
-    this.messages = this.messages.slice(0, -1);
-  };
-
-  replaceMessage = (index, message) => {
-    this.messages = this.messages.with(index, this.snapshot(message));
-  };
-
-  snapshot = value => structuredClone(value);
-}
 
 /** The wire between one page and the server, which can be cut in the middle of a response.
 
@@ -165,7 +109,7 @@ class Shears {
 }
 
 /** The body, which ends with the error of Chromium when the wire is cut: some clients look for its words. */
-function asInChromium(body) {
+function asInChromium(body, onBytes) {
   const reader = body.getReader();
   return new ReadableStream(
     {
@@ -173,7 +117,10 @@ function asInChromium(body) {
         try {
           const { done, value } = await reader.read();
           if (done) controller.close();
-          else controller.enqueue(value);
+          else {
+            onBytes(value);
+            controller.enqueue(value);
+          }
         } catch (error) {
           controller.error(error.name === 'AbortError' ? error : new TypeError('network error'));
         }
@@ -240,12 +187,17 @@ class Page {
 
   async #fetch(url, init) {
     const { pathname, search } = new URL(url);
-    const request = { method: init.method ?? 'GET', path: pathname, query: search };
+    const request = { method: init.method ?? 'GET', path: pathname, query: search, keptAlive: 0 };
     this.#requests.push(request);
     const response = await fetch(url, init);
     request.status = response.status;
     request.turn = response.headers.get('x-usechat-turn');
-    return response.body ? new Response(asInChromium(response.body), response) : response;
+    const note = bytes => {
+      if (!Buffer.from(bytes).includes(': keep-alive')) return;
+      request.keptAlive++;
+      this.#watched.wake();
+    };
+    return response.body ? new Response(asInChromium(response.body, note), response) : response;
   }
 
   act(method, args) {
@@ -256,6 +208,10 @@ class Page {
 
   until(seen) {
     return this.#watched.when(() => JSON.stringify(this.chat.messages.at(-1) ?? null).includes(seen));
+  }
+
+  untilKeptAlive() {
+    return this.#watched.when(() => this.#requests.at(-1)?.keptAlive > 1);
   }
 
   async done() {
@@ -305,6 +261,7 @@ const operations = {
   },
   act: ({ page, method, args }) => pages[page].act(method, args),
   until: ({ page, seen }) => pages[page].until(seen),
+  untilKeptAlive: ({ page }) => pages[page].untilKeptAlive(),
   look: ({ page }) => pages[page].look(),
   /** Asks the page's transport. */
   ask: ({ page, method, args }) => pages[page].transport[method](...args),

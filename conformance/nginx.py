@@ -16,12 +16,11 @@ from support.hang import HANG_SECONDS
 
 __all__ = ["Hop", "Nginx", "Route"]
 
-Route: TypeAlias = Literal["defaults", "gzip", "20 seconds", "buffers"]
+Route: TypeAlias = Literal["defaults", "gzip", "buffers"]
 
 _ROUTES: Final[dict[Route, str]] = {
     "defaults": "",
     "gzip": "gzip on; gzip_types text/event-stream; gzip_proxied any;",
-    "20 seconds": "proxy_read_timeout 20s; send_timeout 20s;",
     "buffers": "proxy_ignore_headers X-Accel-Buffering; gzip on; gzip_types text/event-stream; gzip_proxied any;",
 }
 _CONFIG: Final = """
@@ -39,7 +38,6 @@ http {{
 # It ends with the test run, however that ends.
 _RUN: Final = 'nginx -p "$0" -c nginx.conf & cat; kill $!; wait'
 # A WebSocket passes no nginx without the version and the first two headers, and its Origin is compared with the Host.
-# It is cut off a little sooner, since pings every 20 s would come in time or too late by luck.
 _SERVER: Final = """
   server {{
     listen 127.0.0.1:{port};
@@ -48,7 +46,6 @@ _SERVER: Final = """
     location ~ /ws$ {{
       proxy_pass http://chat;
       proxy_http_version 1.1;
-      proxy_read_timeout 18s;
       proxy_set_header Upgrade $http_upgrade;
       proxy_set_header Connection upgrade;
       proxy_set_header Host $http_host;

@@ -33,7 +33,7 @@ KEEP_REASONING_ID: Final = ("5.0.277", "6.0.326", "7.0.169")
 
 Message: TypeAlias = dict[str, Any]
 Endpoint: TypeAlias = Literal[
-    "plain", "users", "reject", "brief", "named", "hasty", "small", "flow", "graph", "elements"
+    "plain", "users", "reject", "brief", "named", "hasty", "lively", "small", "flow", "graph", "elements"
 ]
 Resubmits: TypeAlias = Literal[
     "lastAssistantMessageIsCompleteWithToolCalls", "lastAssistantMessageIsCompleteWithApprovalResponses"
@@ -207,6 +207,11 @@ class Page:
     def until(self, seen: str) -> Self:
         """Wait until the last message has this somewhere."""
         self._ask("until", seen=seen)
+        return self
+
+    def until_kept_alive(self) -> Self:
+        """Wait until the stream that is read now has told more than once that the server is there."""
+        self._ask("untilKeptAlive")
         return self
 
     def cut(self) -> Self:

@@ -1,5 +1,6 @@
 """Users' pages in Node, with the real clients, and the gateway to Agent Ops sessions that they talk to."""
 
+import asyncio
 import secrets
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from anyio.from_thread import BlockingPortal
 
 from pages import Browser, Message, Page
 from support.gateways import Gateway, serving_gateway
+from support.hang import HANG_SECONDS
 from support.session_clients import joined
 from usechat.server.sessions.settings import GatewaySettings
 from usechat.session_agent import Received, Script
@@ -39,7 +41,7 @@ class House:
 
     def until(self, check: Callable[[], bool]) -> None:
         """Wait until the check holds, which is made when the session agent hears something."""
-        self._portal.call(self.agent.until, check)
+        self._portal.call(lambda: asyncio.wait_for(self.agent.until(check), HANG_SECONDS))
 
     def kept(self, session: str) -> list[dict[str, Any]]:
         """The messages that the session has."""

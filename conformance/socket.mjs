@@ -5,8 +5,9 @@ import { setImmediate as turn, setTimeout as timer } from 'node:timers/promises'
 
 import WebSocket from 'ws';
 
-import { json, PageState } from './chat.mjs';
+import { json } from './chat.mjs';
 import { load } from './clients.mjs';
+import { WatchedState } from './watched.mjs';
 
 // stdout belongs to the answers; the packages write their warnings with console.info.
 globalThis.console = new Console(process.stderr);
@@ -26,7 +27,7 @@ class Chat extends ai.AbstractChat {}
 
 /** One page: a transport, whose sockets are counted and can be cut, and the chats that share it. */
 class Page {
-  #chats = new Map();
+  #states = new Map();
   #actions = [];
   #sockets = [];
 
@@ -42,31 +43,35 @@ class Page {
   }
 
   open({ chat, messages, resubmits }) {
-    const state = new PageState(messages);
+    const state = new WatchedState(messages);
     const options = { id: chat, state, transport: this.transport, sendAutomaticallyWhen: resubmits && ai[resubmits] };
-    this.#chats.set(chat, new Chat(options));
+    state.chat = new Chat(options);
+    this.#states.set(chat, state);
   }
 
   act({ chat, method, args }) {
-    this.#actions.push(this.#chats.get(chat)[method](...args));
+    this.#actions.push(this.#states.get(chat).chat[method](...args));
   }
 
-  async until({ chat, seen }) {
-    const shown = this.#chats.get(chat);
-    while (!JSON.stringify(shown.messages).includes(seen)) await turn();
+  until({ chat, seen }) {
+    const state = this.#states.get(chat);
+    return state.when(() => JSON.stringify(state.messages).includes(seen));
   }
 
   /** Waits until no chat waits for anything; a chat may post again without anybody to wait for. */
   async settle() {
-    const busy = () => [...this.#chats.values()].some(chat => !['ready', 'error'].includes(chat.status));
+    const idle = ({ status }) => ['ready', 'error'].includes(status);
+    const states = [...this.#states.values()];
     do {
       await Promise.all(this.#actions.splice(0));
+      for (const state of states) await state.when(() => idle(state));
+      // What a chat does between two posts, it does in microtasks.
       await turn();
-    } while (busy());
+    } while (!states.every(idle));
   }
 
   look({ chat }) {
-    const { status, error, messages } = this.#chats.get(chat);
+    const { status, error, messages } = this.#states.get(chat);
     return { status, error: error?.message ?? null, messages: json(messages), sockets: this.#sockets.length };
   }
 

@@ -158,8 +158,8 @@ def test_a_page_does_not_see_that_its_connection_was_cut(visit: Visit, hook: str
     pages = [cut.page(number, some).send("unhurried") for number, some in enumerate(cuts)]
     for number, (page, some) in enumerate(zip(pages, cuts, strict=True)):
         view = page.settle()
-        assert shown(view) == shown(whole), (SEED, some)
-        assert strict(view.data) == strict(whole.data), (SEED, some)
+        assert shown(view) == shown(whole), some
+        assert strict(view.data) == strict(whole.data), some
         assert strict(cut.visit(number).kept()) == strict(view.messages)
         assert view.statuses[0] == ("POST", 200)
         assert {*view.statuses[1:]} == {("GET", 200)}
@@ -180,8 +180,8 @@ def test_a_page_that_comes_back_does_not_see_that_its_connection_was_cut(visit: 
     whole = first.settle()
     for page, some in zip(pages, cuts, strict=True):
         view = page.settle()
-        assert (view.status, view.error) == ("ready", None), (SEED, some)
-        assert strict(view.messages) == strict(whole.messages) == strict(visit.kept()), (SEED, some)
+        assert (view.status, view.error) == ("ready", None), some
+        assert strict(view.messages) == strict(whole.messages) == strict(visit.kept()), some
 
 
 @pytest.mark.parametrize("visit", CLIENTS, indirect=True)
@@ -195,11 +195,11 @@ def test_a_page_gets_the_stored_message_where_the_turn_is_forgotten(visit: Visit
     pages = [cut.page(number, some).send("everything") for number, some in enumerate(cuts)]
     for number, (page, some) in enumerate(zip(pages, cuts, strict=True)):
         view = page.settle()
-        assert shown(view) == shown(whole), (SEED, some)
-        assert strict(cut.visit(number).kept()) == strict(view.messages), (SEED, some)
+        assert shown(view) == shown(whole), some
+        assert strict(cut.visit(number).kept()) == strict(view.messages), some
         forgotten, running = ([("POST", 200), *asked] for asked in ([("GET", 204), ("GET", 200)], [("GET", 200)]))
         # A page may be quicker than the agent.
-        assert view.statuses in ([forgotten, running] if number else [forgotten]), (SEED, some)
+        assert view.statuses in ([forgotten, running] if number else [forgotten]), some
 
 
 @pytest.mark.parametrize("visit", NEWEST, indirect=True)

@@ -1,22 +1,17 @@
-"""What pages show when a real nginx is on the way: with its defaults, with gzip, and with an idle cut-off of 20 s.
+"""What pages show when a real nginx is on the way: with its defaults, and with gzip.
 
 The agents wait until the page has what they said so far, so that a page for which nginx keeps it back fails.
 """
 
 import secrets
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any, Final
 
-import httpx
 import pytest
-from websockets.sync.client import connect
 
 from nginx import Hop, Nginx, Route
-from node import HERE, Node
+from node import Node
 from pages import Browser, Message, Server, Visit
 from promises import PINNED, release_of
 from same_json import strict
@@ -26,7 +21,6 @@ pytest_plugins = ["served"]
 
 NEWEST: Final = tuple({release_of(client).major: client for client in PINNED}.values())
 HOPS: Final[list[Route]] = ["defaults", "gzip"]
-SILENCE: Final = 22.0
 
 
 @pytest.fixture(scope="session")
@@ -52,28 +46,6 @@ def visit(hop: Hop, far_browser: Browser, request: pytest.FixtureRequest) -> Ite
     far_browser.close_pages()
 
 
-@pytest.fixture
-def impatient(nginx: Nginx, pages_node: Node) -> Iterator[Browser]:
-    browser = Browser(pages_node, nginx.hops["20 seconds"].port)
-    yield browser
-    browser.close_pages()
-
-
-@pytest.fixture
-def served() -> Iterator[Hop]:
-    """The agents as `usechat serve` serves them, behind the cut-off."""
-    script = "from usechat.cli import main; main()"
-    command = [sys.executable, "-c", script, "serve", "agents:agent", "--port", "0", "--history", "sqlite://"]
-    with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
-        assert process.stdout is not None
-        url = httpx.URL(process.stdout.readline().rpartition(" at ")[2].strip())
-        assert url.port is not None
-        nginx = Nginx(url.port)
-        yield nginx.hops["20 seconds"]
-        nginx.close()
-        process.kill()
-
-
 @pytest.fixture(scope="session")
 def node() -> Iterator[Node]:
     node = Node("socket.mjs")
@@ -95,7 +67,7 @@ def socket_page(node: Node, hop: Hop) -> SocketPage:
     return SocketPage(node, hop, "/portable/plain", handshake={"origin": f"http://127.0.0.1:{hop.port}"})
 
 
-@pytest.mark.parametrize(("route", "encoding"), [("defaults", None), ("20 seconds", None), ("gzip", "gzip")])
+@pytest.mark.parametrize(("route", "encoding"), [("defaults", None), ("gzip", "gzip")])
 def test_only_the_hop_that_should_compresses(nginx: Nginx, route: Route, encoding: str | None):
     with nginx.hops[route].http.stream("POST", "/portable/plain", json=question("hello")) as answer:
         assert answer.headers.get("content-encoding") == encoding
@@ -151,30 +123,22 @@ def test_a_socket_that_was_cut_is_taken_up_again(node: Node, hop: Hop):
     page.close()
 
 
-def test_streams_outlive_a_silence_that_is_longer_than_the_cut_off(nginx: Nginx, impatient: Browser, served: Hop):
-    visits = [Visit(nginx.hops["20 seconds"], impatient, client) for client in NEWEST]
-    pages = [visit.page().send("hold").until("One") for visit in visits]
-    tabs = [visit.page(visit.kept()).resume().until("One") for visit in visits]
-    with connect(f"ws://127.0.0.1:{served.port}/api/chat/ws", ping_interval=None, proxy=None) as socket:
-        end = time.monotonic() + SILENCE
-        assert said_before_the_comment(nginx.hops["gzip"]) == 1
-        # It is the silence itself that is tested.
-        time.sleep(max(0, end - time.monotonic()))
-        with pytest.raises(TimeoutError):
-            socket.recv(timeout=0)
-    for visit in visits:
-        visit.let_go()
-    views = [page.settle() for page in (*pages, *tabs)]
-    assert [(view.status, view.error, view.answer) for view in views] == [("ready", None, said("One, two."))] * 6
+def test_a_silent_stream_is_kept_alive_and_goes_on(visit: Visit):
+    """How soon the first comment comes by default, tests/server/test_responses.py knows."""
+    visit.endpoint = "lively"
+    page = visit.page().send("hold").until("One").until_kept_alive()
+    tab = visit.page(visit.kept()).resume().until("One").until_kept_alive()
+    visit.let_go()
+    views = [page.settle(), tab.settle()]
+    assert [(view.status, view.error, view.answer) for view in views] == [("ready", None, said("One, two."))] * 2
 
 
-def said_before_the_comment(hop: Hop) -> int:
-    """How many chunks come before the comment that keeps the stream of a silent agent alive."""
+def test_a_stream_in_which_nothing_was_said_yet_is_kept_alive(hop: Hop):
     silent = question("hold everywhere")
-    with hop.http.stream("POST", "/portable/plain", json=silent) as answer:
+    with hop.http.stream("POST", "/portable/lively", json=silent) as answer:
         before = list(takewhile(lambda line: line != ": keep-alive", answer.iter_lines()))
-    hop.http.post(f"/portable/plain/{silent['id']}/stop")
-    return len([line for line in before if line.startswith("data: ")])
+    assert [line[:14] for line in before if line.startswith("data: ")] == ['data: {"type":']
+    assert hop.http.post(f"/portable/lively/{silent['id']}/stop").status_code == 204
 
 
 def test_a_page_stops_an_answer_behind_nginx_with_its_defaults(nginx: Nginx, server: Server) -> None:

@@ -63,7 +63,7 @@ class House:
     def ends(self, message_id: str) -> list[Outcome]:
         """How the turn of a message ended; more than once would be a fault."""
         with self._changed:
-            assert self._changed.wait_for(lambda: message_id in self._ends, 10)
+            assert self._changed.wait_for(lambda: message_id in self._ends, HANG_SECONDS)
             return self._ends[message_id]
 
     def kept(self, profile: ClientName, chat: str) -> list[Message]:

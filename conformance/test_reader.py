@@ -35,9 +35,7 @@ from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
 
 V5, V6, V7 = NEWEST = ("5.0.277", "6.0.326", "7.0.169")
-MANY: Final = settings(
-    deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+MANY: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 class Ignored(NamedTuple):

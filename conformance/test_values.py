@@ -275,11 +275,11 @@ def test_a_very_deep_value_is_cut_at_the_depth_that_a_request_may_have(judge: Ju
 @pytest.mark.parametrize(
     ("output", "limit", "expected"),
     [
-        ("x" * 10_000_000, VALUE_LIMIT, "x" * VALUE_LIMIT + "… [8951424 more characters left out]"),
-        ([0] * 5_000_000, VALUE_LIMIT, [0.0] * (VALUE_LIMIT // 2) + ["… [the rest left out]"]),
-        ("x" * 10_000_000, 10, "xxxxxxxxxx… [9999990 more characters left out]"),
+        ("x" * 2_000_000, VALUE_LIMIT, "x" * VALUE_LIMIT + "… [951424 more characters left out]"),
+        ([0] * 50_000, 20_000, [0.0] * 10_000 + ["… [the rest left out]"]),
+        ("x" * 2_000_000, 10, "xxxxxxxxxx… [1999990 more characters left out]"),
         ({"a": "é" * 9, "b": 1}, 20, {"a": "é" * 7 + "… [2 more characters left out]", "…": "[the rest left out]"}),
-        ("x" * 10_000_000, 20_000_000, "x" * 10_000_000),
+        ("x" * 2_000_000, 4_000_000, "x" * 2_000_000),
     ],
     ids=["text", "list", "text and a small limit", "object and a small limit", "text and a large limit"],
 )

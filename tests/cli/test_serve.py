@@ -32,7 +32,7 @@ from support.loopback import (
     until,
 )
 from usechat.cli import main
-from usechat.cli.listening import listen
+from usechat.cli.listening import configure, listen
 from usechat.cli.settings import ServeSettings
 
 HELLO = Path(__file__).parents[2] / "examples" / "hello"
@@ -155,6 +155,11 @@ async def test_a_small_frame_does_not_wait_for_the_one_before_to_be_acknowledged
         assert no_delay
         assert unsent == 128 * 1024
         writer.close()
+
+
+def test_a_silent_socket_is_pinged_before_a_proxy_cuts_it_off() -> None:
+    config = configure(lambda: pytest.fail("Nobody asks."), "text")
+    assert config.ws_ping_interval == 15
 
 
 def test_an_agent_is_served_with_a_banner_that_says_how_to_connect(folder: Path) -> None:

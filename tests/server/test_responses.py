@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from support.fast_loop import run_jumping
 from support.hang import HANG_SECONDS
 from usechat.protocol.chunks import TextDelta
 from usechat.protocol.frames import Frames
-from usechat.protocol.sse import DONE
+from usechat.protocol.sse import DONE, KEEP_ALIVE
 from usechat.server.metrics import Metrics
 from usechat.server.responses import STREAM_HEADERS, StreamLimits, TurnResponse
 from usechat.stores import Reader, TurnLog
@@ -66,6 +67,29 @@ async def test_who_counts_gets_what_follows_of_a_long_log() -> None:
     reader.seek(290)
     _, *bodies = await sent(TurnResponse(reader, StreamLimits(), Metrics()))
     assert [message["body"] for message in bodies] == [b"".join(log.frames[290:]) + DONE]
+
+
+def test_a_silent_stream_says_in_time_that_the_server_is_there() -> None:
+    """Proxies that cut off what is silent wait 20 seconds or more, and browsers never see the comments."""
+
+    async def listen() -> list[tuple[float, bytes]]:
+        log, loop, heard = TurnLog("turn"), asyncio.get_running_loop(), list[tuple[float, bytes]]()
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body" and message["body"]:
+                heard.append((loop.time(), message["body"]))
+            if len(heard) == 3:
+                log.close("done")
+
+        async def receive() -> Message:
+            return await loop.create_future()
+
+        await TurnResponse(reader_of(log), StreamLimits(), Metrics())({}, receive, send)
+        return heard
+
+    *comments, (_, end) = run_jumping(listen())
+    assert [(round(at), said) for at, said in comments] == [(15, KEEP_ALIVE), (30, KEEP_ALIVE), (45, KEEP_ALIVE)]
+    assert end == DONE
 
 
 async def test_the_headers_name_the_turn() -> None:

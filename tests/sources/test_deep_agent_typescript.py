@@ -1,4 +1,4 @@
-"""The types are made from the classes; that a compiler takes them is seen in browser/test_deep_agent_types.py."""
+"""The types are made from the classes; that a compiler takes them is seen in browser/test_parts.py."""
 
 import re
 from typing import get_type_hints
