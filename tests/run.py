@@ -60,7 +60,9 @@ WITHOUT_CORE: Final = " ".join(f"--ignore={path}" for path in CORE.split())
 POOLS: Final = (
     Pool("core", 2, CORE, covers="src/usechat/protocol/*,src/usechat/sources/*"),
     Pool("library", 4, f"tests/stores/test_redis_away.py tests/server/test_promises_database.py tests {WITHOUT_CORE}"),
-    Pool("clients", 3, "faults conformance/test_nginx.py conformance browser"),
+    Pool("clients", 2, "faults conformance"),
+    # One worker, since each has a Chromium and builds pages of its own.
+    Pool("browser", 1, "browser"),
 )
 QUICK: Final = (Pool("core", 2, "tests/protocol tests/sources tests/models tests/agents"),)
 
