@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the product, `make test` sets up and runs every check.
-.PHONY: run page test types soak faults fresh-clone setup packages format lock bench docs clean
+.PHONY: run page dist test types soak faults fresh-clone setup packages format lock bench docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -19,6 +19,10 @@ PAGE_SOURCES := $(shell find web/src src/usechat/kit -type f) web/index.html web
 src/usechat/page/index.html: web/node_modules/ready $(PAGE_SOURCES)
 	@echo "usechat: building the page"
 	cd web && node_modules/.bin/tsc --project . && node_modules/.bin/vite build --logLevel warn
+
+# The wheel and the source distribution, with the page in them. What builds them is in the locks, so that no network is needed.
+dist: .venv/ready page
+	$(UV) build --offline --no-build-isolation --python $(BIN)/python --clear --out-dir dist
 
 # More workers than cores, since many tests wait for a process or a socket. What needs Node and a browser runs in workers of
 # its own, and what needs databases in others, so that fewer of them have to be started. The core runs with its coverage, which
