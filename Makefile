@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the product, `make test` sets up and runs every check.
-.PHONY: run page test check types soak faults fresh-clone setup packages format lock bench docs clean
+.PHONY: run page dist test check types soak faults fresh-clone setup packages format lock bench docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -19,6 +19,10 @@ PAGE_SOURCES := $(shell find web/src src/usechat/kit -type f) web/index.html web
 src/usechat/page/index.html: web/node_modules/ready $(PAGE_SOURCES)
 	@echo "usechat: building the page"
 	cd web && node_modules/.bin/tsc --project . && node_modules/.bin/vite build --logLevel warn
+
+# The wheel and the source distribution, with the page in them. What builds them is in the locks, so that no network is needed.
+dist: .venv/ready page
+	$(UV) build --offline --no-build-isolation --python $(BIN)/python --clear --out-dir dist
 
 # As a user's checker sees the package.
 TYPED_PROGRAM := $(BIN)/mypy --strict --cache-dir .venv/mypy tests/typing/program.py

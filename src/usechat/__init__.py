@@ -14,6 +14,7 @@ from usechat.errors import (
     RequestError,
     UsechatError,
 )
+from usechat.extras import missing
 from usechat.models import to_anthropic, to_openai
 from usechat.protocol import ChatRequest, MessageReader, MessageWriter, UIMessage, decode_chunk, encode_chunk
 from usechat.protocol.chunks import (
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from usechat.server.sessions.directory import SessionDirectory
     from usechat.server.sessions.gateway import sessions_gateway
     from usechat.server.sessions.settings import GatewaySettings
+
+    __version__: str
 
 __all__ = [
     "Abort",
@@ -141,9 +144,11 @@ _SERVER: Final = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("usechat")
     if name not in _SERVER:
         raise AttributeError(f"module 'usechat' has no attribute {name!r}")
     try:
         return getattr(import_module(_SERVER[name]), name)
     except ModuleNotFoundError as error:
-        raise ImportError(f"{name} needs {error.name}. Install it with: pip install 'usechat[server]'") from error
+        raise ImportError(missing(name, error, "server")) from error

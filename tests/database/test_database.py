@@ -294,7 +294,9 @@ def test_another_url_is_refused_without_repeating_its_password(url: str):
 
 def test_postgresql_without_its_driver_names_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
-    with pytest.raises(ImportError, match=r"^PostgreSQL needs the package asyncpg: install usechat\[postgres\]\.$"):
+    with pytest.raises(
+        ImportError, match=r"^PostgreSQL needs asyncpg\. Install it with: pip install 'usechat\[postgres\]'$"
+    ):
         Database("postgresql://host/chats")
 
 

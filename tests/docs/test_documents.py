@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES: Final = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 NAMED: Final = re.compile(r"`([\w./]+\.py|…)(?:::(test_\w+))?`")
 LINKED: Final = re.compile(r"\]\((?!https?:)([^)#]+)(?:#([^)]+))?")
 HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)

@@ -148,7 +148,7 @@ async def test_turns_of_a_chat_that_end_at_once_in_two_processes_both_keep_their
         ("", "Input data was truncated"),
         ('{"id":', "Input data was truncated"),
         ("1e999", "Number out of range"),
-        ("[" * 100_000, "maximum recursion depth exceeded while deserializing an object"),
+        ("[" * 100_000, "while deserializing an object"),
         ("null", "message must be an object."),
         ('{"id":"a1"}', "message.role is missing."),
         ('{"id":5,"role":"user","parts":[]}', "message.id must be a string of at most 512 characters without control"),

@@ -35,7 +35,7 @@ def test_what_was_no_json_is_played_as_it_came() -> None:
 
 
 HEAD = b'{"usechat": "recording"}\n'
-DEEP = b"[" * 100_000 + b"]" * 100_000
+DEEP = b"[" * 1_000_000 + b"]" * 1_000_000
 
 
 @pytest.mark.parametrize(

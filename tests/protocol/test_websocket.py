@@ -59,7 +59,7 @@ def test_a_frame_says_what_it_is_and_which_request_it_belongs_to(kind: str):
     [
         (b"", "A frame is not valid JSON."),
         (b"{", "A frame is not valid JSON."),
-        (b'{"body":' + b"[" * 100_000, "A frame is nested too deeply."),
+        (b'{"body":' + b"[" * 1_000_000, "A frame is nested too deeply."),
         (b'{"type":"\xff","requestId":"r"}', "A frame is not valid UTF-8."),
         (b"[]", "A frame must be a JSON object with a type and a requestId."),
         (b"null", "A frame must be a JSON object with a type and a requestId."),

@@ -158,10 +158,6 @@ TEXT = b'{"type": "text", "text": "x"}'
 @pytest.mark.parametrize(
     ("field", "sentence"),
     [
-        pytest.param(b'"x": ' + b"[" * 40_000, "The body is nested too deeply.", id="40,000 brackets"),
-        pytest.param(
-            b'"x": ' + b"[" * 5_000 + b"]" * 5_000, "The body is nested too deeply.", id="5,000 brackets, closed"
-        ),
         pytest.param(
             b'"x": ' + b'{"a":' * 900 + b"1" + b"}" * 900,
             "'x' must not be nested deeper than 64 levels.",
@@ -195,6 +191,26 @@ TEXT = b'{"type": "text", "text": "x"}'
     ],
 )
 def test_a_body_that_is_made_to_cost_much_is_refused(field: bytes, sentence: str) -> None:
+    check_refusal(field, sentence)
+
+
+@pytest.mark.parametrize(
+    ("field", "further"),
+    [
+        pytest.param(b'"x": ' + b"[" * 40_000, "The body is not valid JSON.", id="40,000 brackets"),
+        pytest.param(
+            b'"x": ' + b"[" * 5_000 + b"]" * 5_000,
+            "'x' must not be nested deeper than 64 levels.",
+            id="5,000 brackets, closed",
+        ),
+    ],
+)
+def test_a_body_that_is_nested_deeply_is_refused_however_deep_a_python_can_read(field: bytes, further: str) -> None:
+    """Python 3.12 and later read deeper than 3.11, and come to what else is wrong."""
+    check_refusal(field, "The body is nested too deeply.", further)
+
+
+def check_refusal(field: bytes, *sentences: str) -> None:
     house = House()
     rest = b"" if b'"messages"' in field else b', "messages": [%s]' % (USER % TEXT)
     with serving(house.app) as url:
@@ -202,11 +218,12 @@ def test_a_body_that_is_made_to_cost_much_is_refused(field: bytes, sentence: str
         answer = httpx.post(
             f"{url}/api/chat", content=content, headers={"content-type": "application/json"}, timeout=HANG_SECONDS
         )
-        assert (answer.status_code, answer.text) == (400, sentence)
+        assert answer.status_code == 400
+        assert answer.text in sentences
         frame = b'{"type": "send", "requestId": "r1", "headers": {}, "body": {}, ' + content[1:]
         with connect(f"{url}/api/chat/ws".replace("http", "ws", 1), proxy=None) as page:
             page.send(frame.decode(), text=True)
-            assert refusal(page) in (sentence, sentence.replace("The body", "A frame"))
+            assert refusal(page).replace("A frame", "The body") in sentences
     assert house.asked == []
 
 

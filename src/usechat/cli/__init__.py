@@ -2,6 +2,8 @@
 
 import sys
 
+from usechat.extras import missing
+
 __all__ = ["main"]
 
 
@@ -9,5 +11,5 @@ def main() -> None:
     try:
         from usechat.cli.app import app
     except ModuleNotFoundError as error:
-        sys.exit(f"The usechat command needs {error.name}. Install it with: pip install 'usechat[cli]'")
+        sys.exit(missing("The usechat command", error, "cli"))
     app()

@@ -7,6 +7,7 @@ import typer
 from usechat.cli.refusal import refuse
 from usechat.cli.settings import ListenSettings, ServeError
 from usechat.cli.shared_options import Host, Port
+from usechat.extras import missing
 
 __all__ = ["demo"]
 
@@ -21,7 +22,7 @@ def demo(*, host: Host = _DEFAULT.host, port: Port = _DEFAULT.port) -> None:
     try:
         from usechat.cli.launch_demo import run
     except ModuleNotFoundError as error:
-        refuse(f"usechat demo needs {error.name}. Install it with: pip install 'usechat[server]'")
+        refuse(missing("usechat demo", error, "server"))
     try:
         run(settings, typer.echo)
     except ServeError as error:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from usechat.cli.refusal import refuse
+from usechat.extras import missing
 
 if TYPE_CHECKING:
     # Its driver is an extra.
@@ -38,7 +39,7 @@ def doctor(
     try:
         from usechat.cli.redis_checks import examine
     except ModuleNotFoundError as error:
-        refuse(f"usechat doctor needs {error.name}. Install it with: pip install 'usechat[redis]'")
+        refuse(missing("usechat doctor", error, "redis"))
     try:
         findings = examine(store)
     except ValueError as error:

@@ -9,6 +9,7 @@ from usechat.cli.refusal import refuse
 from usechat.cli.settings import GatewayCommand
 from usechat.cli.shared_options import Client, Cors, Directory, Grace, Host, LogFormat, Port, check_seconds
 from usechat.errors import UsechatError
+from usechat.extras import missing
 from usechat.server.sessions.settings import GatewaySettings
 from usechat.sources.agent_ops_options import AgentOpsOptions
 
@@ -174,7 +175,7 @@ def gateway(
     try:
         from usechat.cli.launch_gateway import run
     except ModuleNotFoundError as error:
-        refuse(f"usechat gateway needs {error.name}. Install it with: pip install 'usechat[server]'")
+        refuse(missing("usechat gateway", error, "server"))
     try:
         run(command, typer.echo)
     except UsechatError as error:

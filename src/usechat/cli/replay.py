@@ -10,6 +10,7 @@ import typer
 from usechat.cli.refusal import refuse
 from usechat.cli.settings import ListenSettings, ServeError
 from usechat.cli.shared_options import Port
+from usechat.extras import missing
 from usechat.testing import RecordedChunk, Recording, play
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def replay(
 
         recording = Recording.read(Path(file).read_bytes())
     except ModuleNotFoundError as error:
-        refuse(f"usechat replay needs {error.name}. Install it with: pip install 'usechat[server]'")
+        refuse(missing("usechat replay", error, "server"))
     except OSError as error:
         refuse(f"{file} cannot be read: {error.strerror}.")
     except ValueError as error:

@@ -7,6 +7,7 @@ import typer
 from usechat.cli.refusal import refuse
 from usechat.cli.settings import ServeError, ServeSettings
 from usechat.cli.shared_options import Client, Cors, Grace, Host, LogFormat, Port, check_seconds
+from usechat.extras import missing
 from usechat.sources.open_harness_options import SWITCHES
 
 __all__ = ["serve"]
@@ -114,7 +115,7 @@ def serve(
     try:
         from usechat.cli.launch import run
     except ModuleNotFoundError as error:
-        refuse(f"usechat serve needs {error.name}. Install it with: pip install 'usechat[server]'")
+        refuse(missing("usechat serve", error, "server"))
     try:
         run(settings, typer.echo)
     except ServeError as error:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from usechat.extras import missing
+
 __all__ = ["session_agent"]
 
 
@@ -33,7 +35,7 @@ def session_agent(
     try:
         from usechat.session_agent import Script, SessionAgent, SessionSettings, read_fault, read_script
     except ModuleNotFoundError as error:
-        _refuse(f"usechat session-agent needs {error.name}. Install it with: pip install 'usechat[server]'")
+        _refuse(missing("usechat session-agent", error, "server"))
     settings = SessionSettings(
         pace=pace,
         question_seconds=question_seconds,

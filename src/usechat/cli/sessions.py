@@ -9,6 +9,7 @@ import typer
 from usechat.cli.refusal import refuse
 from usechat.cli.shared_options import Directory
 from usechat.errors import UsechatError
+from usechat.extras import missing
 from usechat.server.sessions.access import Kind, Role, Visibility
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _use(url: str, work: Callable[["SessionDirectory"], Awaitable[_T]], *, creat
     try:
         from usechat.cli.directory import use_directory
     except ModuleNotFoundError as error:
-        refuse(f"usechat sessions needs {error.name}. Install it with: pip install 'usechat[server]'")
+        refuse(missing("usechat sessions", error, "server"))
     try:
         return use_directory(url, work, creates=creates)
     except UsechatError as error:

@@ -13,6 +13,7 @@ from usechat.agents.open_harness import ChatRuns, OpenHarnessAgent, Runtime, Run
 from usechat.cli.options import read_switches
 from usechat.cli.settings import ServeError, ServeSettings
 from usechat.database import Database
+from usechat.extras import FRAMEWORKS, missing
 from usechat.sources.open_harness import TransportOptions, read_options
 
 __all__ = ["load_target"]
@@ -55,6 +56,8 @@ def _import(module: str) -> ModuleType:
         if f"{module}.".startswith(f"{error.name}."):
             sentence = f"There is no module {module} in this directory or among the installed packages."
             raise ServeError(sentence) from None
+        if error.name in FRAMEWORKS:
+            raise ServeError(missing(f"The module {module}", error, FRAMEWORKS[error.name])) from None
         raise ServeError(_own_traceback(error)) from None
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -78,7 +81,7 @@ def _load_flow(settings: ServeSettings) -> Any:
     try:
         from usechat.flows import DatabaseRunStore, FlowError, FlowRuntime, load_flow
     except ModuleNotFoundError as error:
-        raise ServeError(f"A flow needs {error.name}. Install it with: pip install 'usechat[flows]'") from error
+        raise ServeError(missing("A flow", error, "flows")) from error
     nodes = _load_nodes(settings.nodes)
     try:
         options = read_options(read_switches(settings.option))

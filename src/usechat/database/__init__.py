@@ -9,6 +9,7 @@ from sqlalchemy.exc import ArgumentError
 from usechat.database.postgres import Postgres
 from usechat.database.schema import insert_into, metadata
 from usechat.database.sqlite import SqliteFile, SqliteMemory
+from usechat.extras import missing
 
 __all__ = ["Database", "insert_into", "metadata"]
 
@@ -81,7 +82,7 @@ def _make_postgres(url: URL) -> _Backend:
     try:
         return Postgres(url.set(drivername="postgresql+asyncpg", query=query))
     except ModuleNotFoundError as error:
-        raise ImportError("PostgreSQL needs the package asyncpg: install usechat[postgres].") from error
+        raise ImportError(missing("PostgreSQL", error, "postgres")) from error
 
 
 def _make_sqlite(url: URL) -> _Backend:

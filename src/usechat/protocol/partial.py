@@ -41,7 +41,7 @@ _ENDINGS: Final = {
     **dict.fromkeys(("array", "after-item", "array-comma"), "]"),
 }
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
-# No parser of ours goes so deep.
+# What is deeper is not shown at all: how deep a parser goes differs from one Python to the next.
 _DEEPEST: Final = 1_000
 
 # What is taken in one step: the inside of a string, a key, whole members or items in a row, if they hold no more than
@@ -111,6 +111,9 @@ class _Scan:
 
     @property
     def repaired(self) -> str:
+        """The text that the client parses; one that is no JSON where it goes too deep."""
+        if len(self._open) > _DEEPEST:
+            return ""
         endings = [self._rest_of_literal()]
         endings += [_ENDINGS.get(state, "") for state in reversed(self._open)]
         return self._text[: self._good] + "".join(endings)

@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from usechat.errors import RequestError
+from usechat.extras import missing
 from usechat.history import HistoryStore, MemoryHistory
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, check_cost, decode_request
@@ -101,9 +102,15 @@ class ChatEndpoint:
         ]
 
     def router(self, path: str = "/api/chat") -> "APIRouter":
-        """All routes of a chat, for a FastAPI app, with their documentation."""
-        from usechat.server.fastapi import chat_router
+        """All routes of a chat, for a FastAPI app, with their documentation.
 
+        Raises:
+            ImportError: FastAPI is not installed.
+        """
+        try:
+            from usechat.server.fastapi import chat_router
+        except ModuleNotFoundError as error:
+            raise ImportError(missing("ChatEndpoint.router()", error, "fastapi")) from error
         return chat_router(self.routes(path), path)
 
     def _route(self, answer: Answer) -> Answer:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from usechat.extras import missing
 from usechat.stores import TurnStore
 from usechat.stores.memory import MemoryTurnStore
 
@@ -32,6 +33,6 @@ def open_store(
         return store
     try:
         from usechat.stores.redis import RedisTurnStore
-    except ImportError as error:
-        raise ImportError("Turns on Redis need the packages redis and hiredis: install usechat[redis].") from error
+    except ModuleNotFoundError as error:
+        raise ImportError(missing("A store on Redis", error, "redis")) from error
     return RedisTurnStore(store, secret=secret, lease=lease, keep_spent=keep_spent, scope=scope)
