@@ -450,3 +450,27 @@ def test_a_finish_without_a_reason_leaves_a_requested_approval_open(writer: Mess
         Finish(),
     ]
     assert writer.state.calls["risky"].state == "requested"
+
+
+class _Weather(Data, frozen=True):
+    town: str = "Ghent"
+
+
+class _Forecast(TextDelta, frozen=True, tag="forecast"):
+    pass
+
+
+@pytest.mark.parametrize("chunk", [_Weather("data-weather", 1), _Forecast("t", "sunny"), 7])
+def test_only_the_chunks_of_the_protocol_are_written(writer: MessageWriter, chunk: Any) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        writer.send(chunk)
+    kind = type(chunk).__name__
+    assert (caught.value.rule, caught.value.problem) == ("unknown-type", f"{kind} is not one of the protocol's chunks.")
+    assert writer.finish() == [Start("m"), Finish("stop")]
+
+
+@pytest.mark.parametrize("name", [None, 7, UNSET])
+def test_data_without_a_name_is_not_written(writer: MessageWriter, name: Any) -> None:
+    with pytest.raises(LocalProtocolError, match="has a wrong field"):
+        writer.send(Data(name, 1))
+    assert writer.finish() == [Start("m"), Finish("stop")]

@@ -220,7 +220,7 @@ class MessageWriter:
         transient: bool = False,
     ) -> list[Chunk]:
         """Data of the app's own, as `data-<name>`; with an id it replaces the part that has the same one."""
-        return self.send(Data(f"data-{name}", value, id, _true_or_unset(transient)))
+        return self.send(Data(name, value, id, _true_or_unset(transient)))
 
     def metadata(self, value: Any) -> list[Chunk]:
         self._put(MessageMetadata(sendable(value, self._limit, "message-metadata")))
