@@ -1,19 +1,25 @@
 """One agent at one address: the routes of a chat."""
 
+import logging
 import time
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+from msgspec import structs
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
+from usechat.database import Database
 from usechat.errors import RequestError
-from usechat.history import HistoryStore, MemoryHistory
+from usechat.history import History, HistoryStore, MemoryHistory
+from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, check_cost, decode_request
+from usechat.server.arguments import check_arguments, check_path, listed
 from usechat.server.bearer import Authenticate, authenticated
 from usechat.server.bodies import VisibleHeaders, breathe, check_id, json_body, last_seen
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
@@ -21,7 +27,7 @@ from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
 from usechat.server.guard import Answer, guarded
 from usechat.server.metrics import Metrics
-from usechat.server.origins import check_origin
+from usechat.server.origins import check_origin, check_origins
 from usechat.server.responses import StreamLimits, TurnResponse, plain_error
 from usechat.server.signatures import ApprovalSigner
 from usechat.server.websocket import ChatSockets
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 __all__ = ["ChatEndpoint"]
+
+_log = logging.getLogger("usechat")
 
 _BODY_DEADLINE: Final = 30.0
 _MOST_MESSAGES: Final = 10_000
@@ -47,12 +55,19 @@ _STREAM: Final = StreamLimits()
 class ChatEndpoint:
     """Serves one agent: `respond` inside a route of your own, or `routes` for all of a chat's addresses.
 
-    With the history `"client"` nothing is kept and the messages of each request are believed, but for approvals, which
-    are signed with `approval_secret`; without one, only the process that asked for an approval knows it again.
-    `store` is where turns are kept: in this process, or at the URL of a Redis, which needs the `approval_secret`, too,
-    and `chats.serve()` in the lifespan of the app. Endpoints that are not the same have different `scope`s there.
-    `origins` are those of other sites whose pages may stop turns and open sockets; CORS is the app's own affair. With
-    `lists_all`, everybody gets the list of all chats where nobody signs in.
+    `history` is where chats are kept: in memory, at a database URL, in a History that stays its maker's to close, or by
+    the `"client"`: then nothing is kept and the messages of each request are believed, but for approvals, which are
+    signed with `approval_secret`; without one, only the process that asked for an approval knows it again.
+    `store` is where turns are kept: in this process, or at the URL of a Redis, which needs the `approval_secret`, too.
+    Endpoints that are not the same have different `scope`s there. Whoever gives a URL enters `serve()` in the lifespan
+    of the app; `router()` brings it along. `client` goes before the one in `settings`. `origins` are those of other
+    sites whose pages may stop turns and open sockets; CORS is the app's own affair. With `lists_all`, everybody gets
+    the list of all chats where nobody signs in.
+
+    Raises:
+        TypeError: What is given is no agent, or an argument cannot be what it is for.
+        ValueError: An origin or a URL is not one, or the secret is missing or too short.
+        ImportError: The package that the database or the store needs is not installed.
     """
 
     def __init__(
@@ -63,16 +78,38 @@ class ChatEndpoint:
         store: TurnStore | str | None = None,
         lease: float = LEASE,
         scope: str = "",
-        history: HistoryStore | Literal["client"] | None = None,
+        history: HistoryStore | str | None = None,
         approval_secret: str | None = None,
+        client: ClientName | None = None,
         settings: ChatSettings = _SETTINGS,
         limits: Limits = _LIMITS,
         stream: StreamLimits = _STREAM,
-        origins: Collection[str] = (),
+        origins: Collection[str] | str = (),
         lists_all: bool = False,
     ) -> None:
+        check_arguments(
+            authenticate=authenticate,
+            store=store,
+            lease=lease,
+            scope=scope,
+            history=history,
+            approval_secret=approval_secret,
+            settings=settings,
+            limits=limits,
+            stream=stream,
+            origins=origins,
+            lists_all=lists_all,
+        )
+        settings = settings if client is None else structs.replace(settings, client=client)
+        self._origins = listed(origins)
+        check_origins(self._origins)
+        if history is None and store not in (None, "memory"):
+            _log.warning(
+                "turns are shared, but chats are kept in memory, which other workers do not see: give a history"
+            )
         metrics = Metrics()
-        chat_history = _chat_history(history, approval_secret, settings.approval_ttl, metrics)
+        kept, self._database = _open_history(history)
+        chat_history = _chat_history(kept, approval_secret, settings.approval_ttl, metrics)
         turns = open_store(
             store, secret=approval_secret, lease=lease, keep_spent=settings.approval_ttl + _LATE, scope=scope
         )
@@ -80,15 +117,37 @@ class ChatEndpoint:
         self._authenticate = authenticate
         self._limits = limits
         self._stream = stream
-        self._origins = origins
         self._lists_all = lists_all
+        self._is_served = False
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator[None, None]:
+        """Let the endpoint work for as long as the app runs, and close what it has opened: for the app's lifespan.
+
+        Inside of itself it does nothing.
+        """
+        if self._is_served:
+            yield
+            return
+        self._is_served = True
+        try:
+            async with self.chats.serve(self._database):
+                yield
+        finally:
+            self._is_served = False
 
     async def respond(self, request: Request) -> Response:
         """Answer a POST with a turn as server-sent events."""
         return await guarded(self._post, request, self._refused)
 
     def routes(self, path: str = "/api/chat") -> list[BaseRoute]:
-        """All routes of a chat, for a Starlette app."""
+        """All routes of a chat, for a Starlette app.
+
+        Raises:
+            ValueError: It is not a path.
+        """
+        check_arguments(path=path)
+        check_path(path)
         sockets = ChatSockets(self.chats, self._user, self._limits, self._stream, origins=self._origins)
         return [
             _Route(path, self.respond, methods=["POST"]),
@@ -101,10 +160,14 @@ class ChatEndpoint:
         ]
 
     def router(self, path: str = "/api/chat") -> "APIRouter":
-        """All routes of a chat, for a FastAPI app, with their documentation."""
+        """All routes of a chat, for a FastAPI app, with their documentation and with `serve`.
+
+        Raises:
+            ValueError: It is not a path.
+        """
         from usechat.server.fastapi import chat_router
 
-        return chat_router(self.routes(path), path)
+        return chat_router(self.routes(path), path, self.serve)
 
     def _route(self, answer: Answer) -> Answer:
         async def route(request: Request) -> Response:
@@ -188,12 +251,21 @@ class _Route(Route):
         self.app = app
 
 
+def _open_history(history: HistoryStore | str | None) -> tuple[HistoryStore | Literal["client"], Database | None]:
+    if history is None:
+        return MemoryHistory(), None
+    if history == "client" or not isinstance(history, str):
+        return history, None
+    database = Database(history)
+    return History(database), database
+
+
 def _chat_history(
-    history: HistoryStore | Literal["client"] | None, approval_secret: str | None, approval_ttl: float, metrics: Metrics
+    history: HistoryStore | Literal["client"], approval_secret: str | None, approval_ttl: float, metrics: Metrics
 ) -> ChatHistory:
     if history == "client":
         return ClientHistory(ApprovalSigner(approval_secret, approval_ttl))
-    return ServerHistory(history or MemoryHistory(), approval_ttl, metrics.answer_late)
+    return ServerHistory(history, approval_ttl, metrics.answer_late)
 
 
 def _limit(value: str | None) -> int | None:

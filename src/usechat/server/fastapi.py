@@ -1,9 +1,10 @@
 """The routes of a chat as FastAPI shows them in its documentation."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
@@ -195,9 +196,17 @@ _OPERATIONS: Final = {
 }
 
 
-def chat_router(routes: Sequence[BaseRoute], path: str) -> APIRouter:
-    """Make the router with a chat's routes, which were made for `path`."""
-    router = APIRouter(tags=["chat"])
+def chat_router(
+    routes: Sequence[BaseRoute], path: str, serve: Callable[[], AbstractAsyncContextManager[None]]
+) -> APIRouter:
+    """Make the router with a chat's routes, which were made for `path`, and with `serve` as its lifespan."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None, None]:
+        async with serve():
+            yield
+
+    router = APIRouter(tags=["chat"], lifespan=lifespan)
     for route in routes:
         if isinstance(route, WebSocketRoute):
             router.add_api_websocket_route(route.path, route.endpoint, route.name)

@@ -1,7 +1,7 @@
 """Where a request may come from: the origins of pages, and the names that the server goes by."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final
 
 from starlette.middleware import Middleware
@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection, Request
 
 from usechat.errors import RequestError
 
-__all__ = ["LOOPBACK_HOSTS", "check_origin", "cors", "host_check", "origin_allowed"]
+__all__ = ["LOOPBACK_HOSTS", "check_origin", "check_origins", "cors", "host_check", "origin_allowed"]
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -33,7 +33,7 @@ def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
         raise ValueError("CORS with credentials needs a list of origins, not *.")
     return Middleware(
         CORSMiddleware,
-        allow_origins=[origin if origin == "*" else _spelled(origin) for origin in origins],
+        allow_origins=check_origins(origins),
         allow_methods=["GET", "POST", "DELETE"],
         # An app's pages may send headers of their own, which only the app knows.
         allow_headers=["*"],
@@ -42,7 +42,16 @@ def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
     )
 
 
-def host_check(hosts: Sequence[str] = LOOPBACK_HOSTS) -> Middleware:
+def check_origins(origins: Collection[str]) -> list[str]:
+    """Give the origins, or `*`, as a browser spells them.
+
+    Raises:
+        ValueError: One is none.
+    """
+    return [origin if origin == "*" else _spelled(origin) for origin in origins]
+
+
+def host_check(hosts: Collection[str] = LOOPBACK_HOSTS) -> Middleware:
     """Make the middleware that refuses other names of this server, as a page uses that rebinds its own name to it.
 
     Raises:
@@ -53,7 +62,7 @@ def host_check(hosts: Sequence[str] = LOOPBACK_HOSTS) -> Middleware:
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host!r} is not a host such as chat.example, *.example or [::1], without a port.")
-    return Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    return Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
 
 
 def check_origin(request: Request, origins: Collection[str]) -> None:

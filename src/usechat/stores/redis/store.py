@@ -269,7 +269,7 @@ class RedisTurnStore:
     @property
     def _served(self) -> "_Served":
         if self._life is None:
-            raise RuntimeError("The store of turns is not served: enter chats.serve() in the lifespan of your app.")
+            raise RuntimeError("The store of turns is not served: enter endpoint.serve() in the lifespan of your app.")
         return self._life
 
     async def _call(self, *command: bytes | Step | int) -> Reply:
