@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from support.hang import HANG_SECONDS
-from support.loopback import USECHAT, ask, free_port, parts, running, serving, until
+from support.loopback import STEP, USECHAT, ask, free_port, parts, running, serving, text_part, until
 
 GUIDES: Final = Path(__file__).parents[2] / "docs" / "guides"
 BLOCK: Final = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
@@ -140,3 +140,13 @@ def test_the_graph_behind_the_route_of_the_deepagent_guide_asks(
         refused = ask(f"{url}/api/chat")
     assert [part["state"] for part in told if part["type"] == "tool-send"] == ["approval-requested"]
     assert (refused.status_code, refused.json()) == (401, {"error": "Sign in first."})
+
+
+def test_the_fastapi_app_of_the_server_guide_knows_its_user(tmp_path: Path) -> None:
+    guide = (GUIDES / "server.md").read_text(encoding="utf-8")
+    [program] = [block for language, block in BLOCK.findall(guide) if language == "python" and "FastAPI()" in block]
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    with serving(runpy.run_path(str(tmp_path / "program.py"))["app"]) as url:
+        assert ask(f"{url}/api/chat").status_code == 401
+        told = parts(ask(f"{url}/api/chat", headers={"authorization": "Bearer a-long-random-token"}).text)
+    assert told == [STEP, text_part("Hello, ada.")]

@@ -1,13 +1,14 @@
 """One agent at one address: the routes of a chat."""
 
+import inspect
 import logging
 import time
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -20,7 +21,7 @@ from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, check_cost, decode_request
 from usechat.server.arguments import check_arguments, check_path, listed
-from usechat.server.bearer import Authenticate, authenticated
+from usechat.server.bearer import USER, Authenticate, authenticated
 from usechat.server.bodies import VisibleHeaders, breathe, check_id, json_body, last_seen
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
 from usechat.server.chat_settings import ChatSettings
@@ -36,6 +37,7 @@ from usechat.stores.urls import LEASE, open_store
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+    from fastapi.params import Depends
 
 __all__ = ["ChatEndpoint"]
 
@@ -63,6 +65,8 @@ class ChatEndpoint:
     of the app; `router()` brings it along. `client` goes before the one in `settings`. `origins` are those of other
     sites whose pages may stop turns and open sockets; CORS is the app's own affair. With `lists_all`, everybody gets
     the list of all chats where nobody signs in.
+    `user` is for FastAPI, in place of `authenticate`: `Depends(…)` of a dependency that gives the user's id. None says
+    that chats belong to nobody, in an app that has dependencies all the same.
 
     Raises:
         TypeError: What is given is no agent, or an argument cannot be what it is for.
@@ -75,6 +79,7 @@ class ChatEndpoint:
         agent: object,
         *,
         authenticate: Authenticate | None = None,
+        user: object = UNSET,
         store: TurnStore | str | None = None,
         lease: float = LEASE,
         scope: str = "",
@@ -100,6 +105,8 @@ class ChatEndpoint:
             origins=origins,
             lists_all=lists_all,
         )
+        self._depends = _dependency(user, authenticate)
+        self._names_user = authenticate is not None or user is not UNSET
         settings = settings if client is None else structs.replace(settings, client=client)
         self._origins = listed(origins)
         check_origins(self._origins)
@@ -136,21 +143,39 @@ class ChatEndpoint:
         finally:
             self._is_served = False
 
-    async def respond(self, request: Request) -> Response:
-        """Answer a POST with a turn as server-sent events."""
+    async def respond(self, request: Request, *, user: str | UnsetType | None = UNSET) -> Response:
+        """Answer a POST with a turn as server-sent events; `user` is the id of whoever asks, and None gets 401.
+
+        Without `user` it is found out as the endpoint does it.
+        """
+        if user is not UNSET:
+            request.scope[USER] = user
         return await guarded(self._post, request, self._refused)
+
+    # To FastAPI, which makes a parameter of the query of each one that it sees, the user would be whoever asks says.
+    vars()["respond"].__signature__ = inspect.Signature(
+        [
+            inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request),
+        ]
+    )
 
     def routes(self, path: str = "/api/chat") -> list[BaseRoute]:
         """All routes of a chat, for a Starlette app.
 
         Raises:
-            ValueError: It is not a path.
+            ValueError: It is not a path, or only FastAPI could find the user.
         """
+        if self._depends is not None:
+            raise ValueError("user=Depends(...) is for router(), in a FastAPI app: give routes() an authenticate.")
+        return self._routes(path)
+
+    def _routes(self, path: str) -> list[BaseRoute]:
         check_arguments(path=path)
         check_path(path)
         sockets = ChatSockets(self.chats, self._user, self._limits, self._stream, origins=self._origins)
         return [
-            _Route(path, self.respond, methods=["POST"]),
+            _Route(path, self._route(self._post), methods=["POST"]),
             WebSocketRoute(f"{path}/ws", sockets.serve),
             _Route(f"{path}/{{chat_id:path}}/stream", self._route(self._resume), methods=["GET"]),
             _Route(f"{path}/{{chat_id:path}}/stop", self._route(self._stop), methods=["POST"]),
@@ -167,7 +192,7 @@ class ChatEndpoint:
         """
         from usechat.server.fastapi import chat_router
 
-        return chat_router(self.routes(path), path, self.serve)
+        return chat_router(self._routes(path), path, self.serve, self._depends, names_user=self._names_user)
 
     def _route(self, answer: Answer) -> Answer:
         async def route(request: Request) -> Response:
@@ -230,9 +255,16 @@ class ChatEndpoint:
         return Response(msgspec.json.encode({"chats": chats, **rest}), headers=_PRIVATE, media_type="application/json")
 
     async def _user(self, connection: HTTPConnection) -> str | None:
-        if self._authenticate is None:
+        if USER in connection.scope:
+            user = connection.scope[USER]
+            if not isinstance(user, str | None):
+                raise TypeError(f"The user must be the user's id, a str, and is of the type {type(user).__name__}.")
+        elif self._depends is not None:
+            raise RuntimeError("This route does not say who asks: write respond(request, user=user), or use router().")
+        elif self._authenticate is None:
             return None
-        user = await authenticated(self._authenticate, connection)
+        else:
+            user = await authenticated(self._authenticate, connection)
         if user is None or IDENTIFIER(user):
             raise RequestError("You are not signed in.", status=401)
         return user
@@ -249,6 +281,19 @@ class _Route(Route):
             await response(scope, receive, send)
 
         self.app = app
+
+
+def _dependency(user: object, authenticate: Authenticate | None) -> "Depends | None":
+    if user is UNSET or user is None:
+        return None
+    if authenticate is not None:
+        raise ValueError("Either user or authenticate says who is asking.")
+    if type(user).__module__ != "fastapi.params":
+        raise TypeError(
+            f"user must be FastAPI's Depends(...) or None, and is a {type(user).__name__}; a function that takes the "
+            "connection is authenticate."
+        )
+    return cast("Depends", user)
 
 
 def _open_history(history: HistoryStore | str | None) -> tuple[HistoryStore | Literal["client"], Database | None]:
