@@ -22,7 +22,7 @@ from usechat.server.chats import Chats
 from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint
 from usechat.server.origins import cors as cors_middleware
-from usechat.server.origins import host_check
+from usechat.server.origins import host_check, no_cors
 from usechat.server.page import PageAgent, page_routes
 from usechat.server.responses import StreamLimits
 from usechat.stores import TurnStore
@@ -131,7 +131,7 @@ def _middleware(
     origins: Collection[str], hosts: Collection[str] | str | None, *, credentials: bool
 ) -> list[Middleware]:
     checks = [] if hosts is None else [host_check(listed(hosts))]
-    return [*checks, cors_middleware(origins, credentials=credentials)] if origins else checks
+    return [*checks, cors_middleware(origins, credentials=credentials) if origins else no_cors()]
 
 
 @asynccontextmanager

@@ -1,17 +1,23 @@
 """Where a request may come from: the origins of pages, and the names that the server goes by."""
 
+import logging
 import re
 from collections.abc import Collection
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from usechat.errors import RequestError
 
-__all__ = ["LOOPBACK_HOSTS", "check_origin", "check_origins", "cors", "host_check", "origin_allowed"]
+__all__ = ["LOOPBACK_HOSTS", "check_origin", "check_origins", "cors", "host_check", "no_cors", "origin_allowed"]
+
+_log = logging.getLogger("usechat")
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -32,7 +38,7 @@ def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
     if credentials and "*" in origins:
         raise ValueError("CORS with credentials needs a list of origins, not *.")
     return Middleware(
-        CORSMiddleware,
+        _Cors,
         allow_origins=check_origins(origins),
         allow_methods=["GET", "POST", "DELETE"],
         # An app's pages may send headers of their own, which only the app knows.
@@ -40,6 +46,35 @@ def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
         allow_credentials=credentials,
         expose_headers=_EXPOSED_HEADERS,
     )
+
+
+def no_cors() -> Middleware:
+    """Make the middleware that says in the log that a page of another origin has asked to call the chat."""
+    return Middleware(_NoCors)
+
+
+class _Cors(CORSMiddleware):
+    def preflight_response(self, request_headers: Headers) -> Response:
+        if not self.is_allowed_origin(origin := request_headers["origin"]):
+            _log_refusal(origin)
+        return super().preflight_response(request_headers)
+
+
+class _NoCors:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "OPTIONS":
+            headers = Headers(scope=scope)
+            if "origin" in headers and "access-control-request-method" in headers:
+                _log_refusal(headers["origin"])
+        await self._app(scope, receive, send)
+
+
+def _log_refusal(origin: str) -> None:
+    # What a stranger sends may look like another line.
+    _log.warning("a page of the origin %.200s may not call the chat: list it in cors", ascii(origin))
 
 
 def check_origins(origins: Collection[str]) -> list[str]:
