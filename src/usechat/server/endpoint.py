@@ -27,6 +27,7 @@ from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistor
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
 from usechat.server.guard import Answer, guarded
+from usechat.server.kept import say_where_kept
 from usechat.server.metrics import Metrics
 from usechat.server.origins import check_origin, check_origins
 from usechat.server.responses import StreamLimits, TurnResponse, plain_error
@@ -120,6 +121,8 @@ class ChatEndpoint:
         turns = open_store(
             store, secret=approval_secret, lease=lease, keep_spent=settings.approval_ttl + _LATE, scope=scope
         )
+        self._kept = kept, turns
+        self._has_said_where = False
         self.chats = Chats(agent, turns, chat_history, settings, metrics)
         self._authenticate = authenticate
         self._limits = limits
@@ -139,6 +142,7 @@ class ChatEndpoint:
         self._is_served = True
         try:
             async with self.chats.serve(self._database):
+                self._say_where_kept()
                 yield
         finally:
             self._is_served = False
@@ -255,6 +259,9 @@ class ChatEndpoint:
         return Response(msgspec.json.encode({"chats": chats, **rest}), headers=_PRIVATE, media_type="application/json")
 
     async def _user(self, connection: HTTPConnection) -> str | None:
+        if not self._has_said_where:
+            # No lifespan did.
+            self._say_where_kept()
         if USER in connection.scope:
             user = connection.scope[USER]
             if not isinstance(user, str | None):
@@ -268,6 +275,10 @@ class ChatEndpoint:
         if user is None or IDENTIFIER(user):
             raise RequestError("You are not signed in.", status=401)
         return user
+
+    def _say_where_kept(self) -> None:
+        self._has_said_where = True
+        say_where_kept(*self._kept)
 
 
 class _Route(Route):
