@@ -228,7 +228,9 @@ def test_flags_win_over_the_environment(folder: Path) -> None:
 def test_chats_can_be_left_to_the_pages(folder: Path, refuse: Refuse) -> None:
     with serve(folder, "agents:agent", "--history", "client", USECHAT_SECRET="s" * 32) as (process, url):
         assert parts(ask(url).text) == [STEP, text_part("You said: Hello")]
-        assert [line for line in process.errors().splitlines() if "outcome=" not in line] == []
+        assert [line for line in process.errors().splitlines() if "outcome=" not in line] == [
+            "INFO:     chats are kept by the pages, turns in memory"
+        ]
         assert end(process)[1].count("Chats are not kept: pages send all of their messages.\n") == 1
     with serve(folder, "agents:agent", USECHAT_HISTORY="client") as (process, _):
         assert process.errors().startswith("approvals are signed with a secret of this process alone")
@@ -383,7 +385,8 @@ def test_a_turn_that_ends_within_the_grace_reaches_its_client_whole(folder: Path
         assert parts(f"{first}\n{rest}\n\n") == [STEP, text_part("I begin, I end")]
         assert last_two(rest) == FINISHED
         assert process.wait()[0] == 0
-        told, turn = process.errors().splitlines()
+        kept, told, turn = process.errors().splitlines()
+        assert kept == "INFO:     chats are kept in usechat.db, turns in memory"
         assert told == f"INFO:     Shutting down: answers that are being written get {HANG_SECONDS:g} seconds."
         assert "outcome=done" in turn
 
