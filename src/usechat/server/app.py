@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Lifespan
 
+from usechat.agents.registry import AnyAgent
 from usechat.history import HistoryStore
 from usechat.protocol.clients import ClientName
 from usechat.protocol.requests import Limits
@@ -50,7 +51,7 @@ def how_to_connect(url: str, *, token: bool = False) -> str:
 
 
 def create_app(
-    agent: object,
+    agent: AnyAgent,
     *,
     path: str = "/api/chat",
     authenticate: Authenticate | None = None,

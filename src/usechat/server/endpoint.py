@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
+from usechat.agents.registry import AnyAgent
 from usechat.database import Database
 from usechat.errors import RequestError
 from usechat.history import History, HistoryStore, MemoryHistory
@@ -77,7 +78,7 @@ class ChatEndpoint:
 
     def __init__(
         self,
-        agent: object,
+        agent: AnyAgent,
         *,
         authenticate: Authenticate | None = None,
         user: object = UNSET,
