@@ -157,7 +157,7 @@ class ChatEndpoint:
             request.scope[USER] = user
         return await guarded(self._post, request, self._refused)
 
-    # To FastAPI, which makes a parameter of the query of each one that it sees, the user would be whoever asks says.
+    # FastAPI makes a parameter of the query of each one that it sees, and then anybody could name the user.
     vars()["respond"].__signature__ = inspect.Signature(
         [
             inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
