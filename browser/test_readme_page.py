@@ -68,11 +68,29 @@ def test_the_component_talks_to_the_python(chromium: Chromium, app: Path, tmp_pa
         tab.wait_for("output:text-is('ready')")
         assert tab.wait_for("main").splitlines()[0] == "user: Hello there"
 
+        tab.reload()
+        tab.wait_for("text=You said: Hello there")
+        assert tab.wait_for("main").splitlines()[0] == "user: Hello there"
+
+        tab.fill("input", " ".join(str(number) for number in range(100)))
+        tab.press("input", "Enter")
+        tab.wait_for("text=You said: 0 1 2")
+        tab.reload()
+        tab.wait_for("text=You said: 0 1 2")
+        tab.wait_for("text=97 98 99 >> nth=1")
+        tab.wait_for("output:text-is('ready')")
+        said = [line for line in tab.wait_for("main").splitlines() if line.startswith("assistant:")]
+        assert [line.strip() for line in said] == [
+            "assistant: You said: Hello there",
+            f"assistant: You said: {' '.join(str(number) for number in range(100))}",
+        ]
+        assert tab.look().problems == []
+
         # At 20 words a second it would take minutes, so that what can be seen now comes while the agent works.
         question = " ".join(str(number) for number in range(9_000))
         tab.fill("input", question)
         tab.click("text=Send")
-        tab.wait_for("text=You said: 0 1 2")
+        tab.wait_for("text=You said: 0 1 2 >> nth=1")
         tab.wait_for("output:text-is('streaming')")
         tab.click("text=Stop")
         tab.wait_for("output:text-is('ready')")
@@ -93,7 +111,7 @@ def test_the_component_talks_to_the_python(chromium: Chromium, app: Path, tmp_pa
         assert tab.look().problems == []
         tab.fill("input", question)
         tab.click("text=Send")
-        tab.wait_for("text=You said: 0 1 2 >> nth=1")
+        tab.wait_for("text=You said: 0 1 2 >> nth=2")
 
     # The pages of conformance/browser.mjs give the clients this error, too.
     assert tab.wait_for("[role=alert]") == "network error"

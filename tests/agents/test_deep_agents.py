@@ -29,7 +29,7 @@ def deep_agent(model: ScriptedModel, folder: Path, **options: Any) -> Any:
     return create_deep_agent(model, [], backend=backend, middleware=[TodoListMiddleware()], **options)
 
 
-async def events_of(agent: object, *, said: str = "Go") -> list[tuple[str, Any]]:
+async def events_of(agent: Any, *, said: str = "Go") -> list[tuple[str, Any]]:
     """The events of a turn that are of no sub-graph and no checkpoint, in the order of their names."""
     chunks = await GraphChat(agent).say(said)
     left_out = ("data-subgraph", "data-checkpoint-saved", "data-checkpoint-loaded")

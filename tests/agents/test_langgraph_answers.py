@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -362,3 +363,32 @@ async def test_the_browser_may_run_a_tool_that_the_graph_leaves_to_it() -> None:
 
 if __name__ == "__main__":
     asyncio.run(go_on(Path(sys.argv[1])))
+
+
+NO_CHECKPOINTER = (
+    "This graph asks the user, and without a checkpointer it cannot go on with the answer: compile it with "
+    "`checkpointer=InMemorySaver()` of langgraph.checkpoint.memory, or with one that outlives the process."
+)
+
+
+def approving() -> Any:
+    gate: Any = HumanInTheLoopMiddleware({"send": True})
+    return create_agent(one_letter(), [Post().tool], middleware=[gate])
+
+
+def questioning() -> Any:
+    def node(state: Any) -> dict[str, Any]:
+        return {"messages": [interrupt("Who?")]}
+
+    return StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+
+
+@pytest.mark.parametrize("make", [approving, questioning])
+async def test_a_graph_that_could_not_go_on_with_the_answer_fails_before_it_asks(
+    make: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    chat = GraphChat(make())
+    chunks = await chat.say("Write")
+    assert chunks[-1] == {"type": "error", "errorText": "RuntimeError"}
+    assert {"tool-approval-request", "data-interrupt"}.isdisjoint(chunk["type"] for chunk in chunks)
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [NO_CHECKPOINTER]

@@ -41,6 +41,38 @@ def test_a_violation_is_told_with_its_line_and_exit_1() -> None:
     )
 
 
+V4_BODY = """\
+f:{"messageId":"msg-1"}
+0:"Hello"
+9:{"toolCallId":"c","toolName":"weather","args":{}}
+e:{"finishReason":"stop"}
+d:{"finishReason":"stop"}
+"""
+V4_HEADERS = "HTTP/1.1 200 OK\r\nx-vercel-ai-data-stream: v1\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("recording", "line"),
+    [
+        (V4_BODY, 1),
+        ('0:"Hello"\n', 1),
+        ('\n3:"Oops"\n', 2),
+        (f"{V4_HEADERS}{V4_BODY}", 4),
+        ('data: {"type":"start"}\n\ndata: 0:"Hello"\n\n', 3),
+    ],
+)
+def test_the_format_of_ai_sdk_4_is_told_with_the_upgrade_that_is_due(recording: str, line: int) -> None:
+    assert usechat("check", "-", stdin=recording) == (
+        1,
+        f"<stdin>:{line}: This is the data stream of AI SDK 4, which no client from AI SDK 5 on reads.\n"
+        "  rule    json\n"
+        "  remedy  Upgrade the server: in Node, `ai` 5 or newer and `toUIMessageStreamResponse()` for "
+        "`toDataStreamResponse()`; elsewhere, send the UI message stream with the header "
+        "`x-vercel-ai-ui-message-stream: v1`.\n",
+        "",
+    )
+
+
 def test_the_message_goes_to_stdout_and_the_verdict_beside_it() -> None:
     code, out, err = usechat("check", "--message", str(SAMPLE))
     message = json.loads(out)

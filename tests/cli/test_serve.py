@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -24,6 +25,7 @@ from support.loopback import (
     answer_status,
     ask,
     asking,
+    free_port,
     last_two,
     parts,
     read_until,
@@ -222,6 +224,52 @@ def test_an_error_of_a_module_is_shown_without_ours(folder: Path, refuse: Refuse
     assert refuse("lacks:agent").err.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_package'"
 
 
+STRIPPING_NGINX = """\
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{}}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port};
+    location /agent/ {{ proxy_pass {url}/; proxy_set_header Host $http_host; }}
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--reload"]])
+def test_the_page_behind_a_proxy_that_strips_a_prefix_calls_the_chat_there(folder: Path, flags: list[str]) -> None:
+    port = free_port()
+    with serve(folder, "agents:agent", "--root-path", "/agent", "--allowed-hosts", "127.0.0.1", *flags) as (_, chat):
+        url = chat.removesuffix("/api/chat")
+        config = folder / "nginx.conf"
+        config.write_text(STRIPPING_NGINX.format(folder=folder, port=port, url=url))
+        path = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"
+        with running(["nginx", "-e", f"{folder}/error.log", "-c", str(config)], folder, PATH=path) as nginx:
+            outside = f"http://127.0.0.1:{port}"
+            settings = f"{outside}/agent/page/settings"
+            until(lambda: httpx.get(settings, timeout=HANG_SECONDS).status_code == 200, nginx)
+            [agent] = httpx.get(settings, timeout=HANG_SECONDS).json()["agents"]
+            assert (agent["path"], agent["socket"]) == ("/agent/api/chat", "/agent/api/chat/ws")
+            assert parts(ask(f"{outside}{agent['path']}").text) == [STEP, text_part("You said: Hello")]
+
+
+def test_a_root_path_that_is_none_is_refused(refuse: Refuse) -> None:
+    for given in ("agent", "/agent/", "/"):
+        assert refuse("agents:agent", "--root-path", given) == (
+            2,
+            "",
+            f"{given!r} is not a --root-path such as /agent.\n",
+        )
+
+
 def test_flags_win_over_the_environment(folder: Path) -> None:
     environ = {"USECHAT_CLIENT": "v5", "USECHAT_PATH": "/env", "USECHAT_HISTORY": "sqlite://", "USECHAT_PORT": "1"}
     with serve(folder, "agents:client", "--path", "/flag", **environ) as (process, url):
@@ -236,7 +284,9 @@ def test_flags_win_over_the_environment(folder: Path) -> None:
 def test_chats_can_be_left_to_the_pages(folder: Path, refuse: Refuse) -> None:
     with serve(folder, "agents:agent", "--history", "client", USECHAT_SECRET="s" * 32) as (process, url):
         assert parts(ask(url).text) == [STEP, text_part("You said: Hello")]
-        assert [line for line in process.errors().splitlines() if "outcome=" not in line] == []
+        assert [line for line in process.errors().splitlines() if "outcome=" not in line] == [
+            "INFO:     chats are kept by the pages, turns in memory"
+        ]
         assert end(process)[1].count("Chats are not kept: pages send all of their messages.\n") == 1
     with serve(folder, "agents:agent", USECHAT_HISTORY="client") as (process, _):
         assert process.errors().startswith("approvals are signed with a secret of this process alone")
@@ -391,7 +441,8 @@ def test_a_turn_that_ends_within_the_grace_reaches_its_client_whole(folder: Path
         assert parts(f"{first}\n{rest}\n\n") == [STEP, text_part("I begin, I end")]
         assert last_two(rest) == FINISHED
         assert process.wait()[0] == 0
-        told, turn = process.errors().splitlines()
+        kept, told, turn = process.errors().splitlines()
+        assert kept == "INFO:     chats are kept in usechat.db, turns in memory"
         assert told == f"INFO:     Shutting down: answers that are being written get {HANG_SECONDS:g} seconds."
         assert "outcome=done" in turn
 

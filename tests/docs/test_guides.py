@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from support.hang import HANG_SECONDS
-from support.loopback import USECHAT, ask, free_port, parts, running, serving, until
+from support.loopback import STEP, USECHAT, ask, free_port, parts, running, serving, text_part, until
 
 GUIDES: Final = Path(__file__).parents[2] / "docs" / "guides"
 BLOCK: Final = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
@@ -140,3 +140,37 @@ def test_the_graph_behind_the_route_of_the_deepagent_guide_asks(
         refused = ask(f"{url}/api/chat")
     assert [part["state"] for part in told if part["type"] == "tool-send"] == ["approval-requested"]
     assert (refused.status_code, refused.json()) == (401, {"error": "Sign in first."})
+
+
+def test_the_fastapi_app_of_the_server_guide_knows_its_user(tmp_path: Path) -> None:
+    guide = (GUIDES / "server.md").read_text(encoding="utf-8")
+    [program] = [block for language, block in BLOCK.findall(guide) if language == "python" and "FastAPI()" in block]
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    with serving(runpy.run_path(str(tmp_path / "program.py"))["app"]) as url:
+        assert ask(f"{url}/api/chat").status_code == 401
+        told = parts(ask(f"{url}/api/chat", headers={"authorization": "Bearer a-long-random-token"}).text)
+    assert told == [STEP, text_part("Hello, ada.")]
+
+
+DEEP_AGENT = """\
+from deepagents import create_deep_agent
+from letters import Rehearsed, send
+
+told = create_deep_agent(model=Rehearsed(), tools=[send]).invoke({"messages": [("user", "Dear Ann")]})
+print(told["messages"][-1].content)
+"""
+
+
+def test_the_rehearsed_model_of_the_langgraph_guide_works_in_a_deep_agent(tmp_path: Path) -> None:
+    guide = (GUIDES / "langgraph.md").read_text(encoding="utf-8")
+    [letters] = [block for _, block in BLOCK.findall(guide) if block.startswith("# letters.py")]
+    (tmp_path / "letters.py").write_text(letters, encoding="utf-8")
+    printed = subprocess.run(
+        [sys.executable, "-c", DEEP_AGENT],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+    assert (printed.stdout, printed.returncode) == ("It went like this: Sent to Ann.\n", 0), printed.stderr

@@ -302,6 +302,60 @@ def test_a_continuation_sends_results_before_its_next_step(new_id: Callable[[], 
     assert writer.text("done") == [StartStep(), TextStart("id-1"), TextDelta("id-1", "done")]
 
 
+def waiting_call(state: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "tool-rm", "toolCallId": "c", "state": state, "input": {"files": [1, 2.0]}, **fields}
+
+
+OPEN_CALLS = [
+    waiting_call("approval-responded", approval={"id": "p", "approved": True}),
+    waiting_call("input-available"),
+    waiting_call("output-available", output=1, preliminary=True),
+]
+
+
+@pytest.mark.parametrize("part", OPEN_CALLS)
+def test_a_call_that_waited_is_meant_by_the_same_call_again(new_id: Callable[[], str], part: dict[str, Any]) -> None:
+    writer = continuing(new_id, part)
+    assert writer.tool_input("c", "rm", {"files": (1.0, 2)}) == []
+    assert writer.tool_output("c", "gone") == [Start("a-1"), ToolOutputAvailable("c", "gone")]
+    assert writer.finish() == [*QUIET_STEP, Finish("stop")]
+
+
+@pytest.mark.parametrize(
+    "part", [*OPEN_CALLS, waiting_call("output-available", output=1), waiting_call("output-error", errorText="x")]
+)
+def test_an_input_that_the_continued_message_has_already_may_be_sent_again(
+    new_id: Callable[[], str], part: dict[str, Any]
+) -> None:
+    writer = continuing(new_id, part)
+    writer.start()
+    assert writer.send(ToolInputAvailable("c", "rm", {"files": [1, 2]}, title="Remove")) == []
+    assert writer.send(ToolOutputAvailable("c", "gone")) == [ToolOutputAvailable("c", "gone")]
+
+
+@pytest.mark.parametrize(("name", "value"), [("rm", {"files": [True, 2]}), ("rm", {}), ("ls", {"files": [1, 2]})])
+def test_another_input_or_name_is_another_call(new_id: Callable[[], str], name: str, value: Any) -> None:
+    writer = continuing(new_id, OPEN_CALLS[0])
+    with pytest.raises(LocalProtocolError, match="the message has already"):
+        writer.send(ToolInputAvailable("c", name, value))
+    assert writer.tool_input("c", name, value)[-1] == ToolInputAvailable("id-1", name, value)
+    assert writer.tool_output("c", "gone") == [ToolOutputAvailable("id-1", "gone")]
+
+
+def test_a_call_that_was_reset_can_be_made_again(new_id: Callable[[], str]) -> None:
+    writer = continuing(new_id, OPEN_CALLS[1], client="latest")
+    writer.send(ResetStep())
+    assert writer.tool_input("c", "rm", {"files": [1, 2]})[-1] == ToolInputAvailable("c", "rm", {"files": [1, 2]})
+
+
+def test_a_call_that_has_ended_is_not_meant_by_the_same_call_again(new_id: Callable[[], str]) -> None:
+    writer = continuing(new_id, OPEN_CALLS[0])
+    writer.tool_output("c", "gone")
+    assert writer.tool_input("c", "rm", {"files": [1, 2]})[-1] == ToolInputAvailable("id-1", "rm", {"files": [1, 2]})
+    with pytest.raises(LocalProtocolError, match="the message has already"):
+        writer.send(ToolInputAvailable("id-1", "rm", {"files": [1, 2]}))
+
+
 def test_a_continuation_of_answered_calls_begins_a_step(new_id: Callable[[], str]) -> None:
     writer = continuing(new_id, {"type": "tool-a", "toolCallId": "c", "state": "output-available", "output": 1})
     assert writer.finish() == [Start("a-1"), *QUIET_STEP, Finish("stop")]
@@ -450,3 +504,27 @@ def test_a_finish_without_a_reason_leaves_a_requested_approval_open(writer: Mess
         Finish(),
     ]
     assert writer.state.calls["risky"].state == "requested"
+
+
+class _Weather(Data, frozen=True):
+    town: str = "Ghent"
+
+
+class _Forecast(TextDelta, frozen=True, tag="forecast"):
+    pass
+
+
+@pytest.mark.parametrize("chunk", [_Weather("data-weather", 1), _Forecast("t", "sunny"), 7])
+def test_only_the_chunks_of_the_protocol_are_written(writer: MessageWriter, chunk: Any) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        writer.send(chunk)
+    kind = type(chunk).__name__
+    assert (caught.value.rule, caught.value.problem) == ("unknown-type", f"{kind} is not one of the protocol's chunks.")
+    assert writer.finish() == [Start("m"), Finish("stop")]
+
+
+@pytest.mark.parametrize("name", [None, 7, UNSET])
+def test_data_without_a_name_is_not_written(writer: MessageWriter, name: Any) -> None:
+    with pytest.raises(LocalProtocolError, match="has a wrong field"):
+        writer.send(Data(name, 1))
+    assert writer.finish() == [Start("m"), Finish("stop")]

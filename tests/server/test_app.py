@@ -211,6 +211,21 @@ def test_only_pages_of_listed_origins_may_read_and_stop_an_answer() -> None:
         assert allowed(url, page) == (page, "true")
 
 
+@pytest.mark.parametrize(("listed", "status"), [((), 405), (["http://page.example"], 400)])
+def test_a_page_that_may_not_call_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture, listed: list[str], status: int
+) -> None:
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+    with serving(create_app(echo, cors=listed)) as url:
+        for origin in ("http://page.example", "http://localhost:5173"):
+            answer = httpx.options(f"{url}/api/chat", headers={**asked, "origin": origin}, timeout=HANG_SECONDS)
+    assert answer.status_code == status
+    refused = [origin for origin in ("http://page.example", "http://localhost:5173") if origin not in listed]
+    assert [record.getMessage() for record in caplog.records if "origin" in record.getMessage()] == [
+        f"a page of the origin '{origin}' may not call the chat: list it in cors" for origin in refused
+    ]
+
+
 def test_a_server_with_a_list_of_hosts_goes_by_no_other_name() -> None:
     with pytest.raises(ValueError, match="one name at least"):
         create_app(echo, allowed_hosts=[])

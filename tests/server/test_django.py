@@ -91,6 +91,8 @@ def test_the_guide_serves_a_chat_beside_django_to_whoever_is_signed_in_there(tmp
             assert (ask(f"{url}/api/chat").status_code, ann.get("/api/chat").status_code) == (401, 405)
             answer = ask(f"{url}/api/chat", cookies=dict(ann.cookies))
             assert parts(answer.text) == [STEP, text_part("You said: Hello")], process.errors()
+            listed = [client.get("/api/chats").json()["chats"] for client in (ann, bob)]
+            assert [[chat["id"] for chat in chats] for chats in listed] == [["chat"], []]
             assert [client.get("/api/chat/chat/messages").status_code for client in (ann, bob)] == [200, 200]
             assert (len(ann.get("/api/chat/chat/messages").json()), bob.get("/api/chat/chat/messages").json()) == (
                 2,

@@ -146,7 +146,7 @@ def no_parameters() -> str:
     ("thing", "name"),
     [(object(), "object"), (3, "int"), (Class, "Class"), (no_parameters, "function"), (None, "NoneType")],
 )
-def test_what_is_no_agent_is_refused_at_once(thing: object, name: str) -> None:
+def test_what_is_no_agent_is_refused_at_once(thing: Any, name: str) -> None:
     with pytest.raises(TypeError) as raised:
         create_app(thing)
     assert str(raised.value) == (

@@ -14,6 +14,7 @@ from support.hang import HANG_SECONDS
 from support.loopback import serving_here
 from support.redis_server import SECRET, RedisServer
 from usechat import Chat, ChatSettings, ToolCall, ToolResult, create_app
+from usechat.agents.registry import AnyAgent
 from usechat.protocol.messages import UIMessage
 from usechat.server.chat_settings import Conflict
 from usechat.stores import Outcome
@@ -50,7 +51,7 @@ async def two(
     folder: Path,
     conflict: Conflict = "replace",
     *,
-    served: object = agent,
+    served: AnyAgent = agent,
     history: str | None = None,
     lease: float = 15.0,
     on_end: OnEnd | None = None,

@@ -173,7 +173,7 @@ async def test_a_store_that_cannot_be_is_refused_in_one_sentence(url: str, secre
 
 
 async def test_a_store_that_is_not_served_says_so() -> None:
-    with pytest.raises(RuntimeError, match=re.escape("enter chats.serve() in the lifespan")):
+    with pytest.raises(RuntimeError, match=re.escape("enter endpoint.serve() in the lifespan")):
         await open_store("redis://localhost", secret=SECRET).live("chat")
 
 

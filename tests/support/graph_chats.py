@@ -8,6 +8,7 @@ import msgspec
 from langchain_core.messages import BaseMessage
 
 from support.scripted_model import ScriptedModel
+from usechat.agents.registry import AnyAgent
 from usechat.history import HistoryStore, MemoryHistory
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest, Trigger
@@ -25,7 +26,7 @@ class GraphChat:
     """
 
     def __init__(
-        self, agent: object, chat_id: str = "chat", user: str | None = None, history: HistoryStore | None = None
+        self, agent: AnyAgent, chat_id: str = "chat", user: str | None = None, history: HistoryStore | None = None
     ) -> None:
         settings = ChatSettings(error_text=lambda error: type(error).__name__)
         self.endpoint = ChatEndpoint(agent, settings=settings, history=history or MemoryHistory())

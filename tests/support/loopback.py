@@ -177,9 +177,11 @@ def ask(url: str, text: str = "Hello", *, chat: str = "chat", **options: Any) ->
 
 
 @contextmanager
-def asking(url: str, text: str = "Hello", *, chat: str = "chat") -> Generator[Iterator[str], None, None]:
+def asking(
+    url: str, text: str = "Hello", *, chat: str = "chat", **options: Any
+) -> Generator[Iterator[str], None, None]:
     """Ask, and give the lines of the answer as they come."""
-    with httpx.stream("POST", url, json=message(text, chat), timeout=HANG_SECONDS) as response:
+    with httpx.stream("POST", url, json=message(text, chat), timeout=HANG_SECONDS, **options) as response:
         yield response.iter_lines()
 
 

@@ -5,7 +5,7 @@ import gc
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -33,7 +33,7 @@ from usechat.protocol.chunks import (
     ToolOutputAvailable,
     ToolOutputError,
 )
-from usechat.protocol.codec import decode_chunk
+from usechat.protocol.codec import decode_chunk, encode_chunk
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.sse import SseDecoder
 from usechat.protocol.writer import MessageWriter
@@ -217,6 +217,52 @@ async def test_an_agent_may_yield_events_and_chunks() -> None:
         Error("my own words"),
     ]
     assert (played.unused.counts, played.claim.log.outcome) == ({}, "error")
+
+
+async def test_every_way_to_say_data_takes_its_name_with_or_without_the_prefix() -> None:
+    async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
+        yield Data("weather", 1)
+        yield Data("data-weather", 2)
+        yield {"type": "data-weather", "data": 3}
+        chat.write.send(Data(type="weather", data=4))
+        chat.write.data("weather", 5)
+        chat.write.data("data-weather", 6)
+
+    said = (await (await play(agent)).ended())[1:-1]
+    assert [encode_chunk(chunk) for chunk in said] == [
+        b'{"type":"data-weather","data":%d}' % number for number in range(1, 7)
+    ]
+
+
+class Weather(Data, frozen=True):
+    town: str = "Ghent"
+
+
+class Forecast(TextDelta, frozen=True, tag="forecast"):
+    pass
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "weather", "data": 1},
+        Weather("data-weather", 1),
+        Forecast("t", "sunny"),
+        Data(cast("str", None), 1),
+        Data(cast("str", 7), 1),
+    ],
+)
+async def test_what_is_no_chunk_of_the_protocol_ends_the_turn_before_it_is_sent(event: PlainEvent) -> None:
+    async def yields(chat: Chat) -> AsyncIterator[PlainEvent]:
+        yield event
+
+    async def writes(chat: Chat) -> None:
+        chat.write.send(cast("Chunk", event))
+
+    for agent in (yields, writes):
+        played = await play(agent)
+        assert await played.ended() == [Start("m"), Error("masked")]
+        assert played.stored == [[]]
 
 
 async def test_a_call_without_a_result_waits_for_the_browser() -> None:

@@ -1,5 +1,7 @@
 """A program as a user writes it; `make test` has strict type checkers read it, with nothing but what is installed."""
 
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -8,8 +10,10 @@ from starlette.applications import Starlette
 
 from usechat import (
     Chat,
+    ChatEndpoint,
     ChatSettings,
     Data,
+    DeepAgent,
     Error,
     File,
     GatewaySettings,
@@ -27,6 +31,8 @@ from usechat import (
     to_anthropic,
     to_openai,
 )
+from usechat.flows import FlowRuntime
+from usechat.transports.open_harness import OpenHarnessChatTransport
 
 
 async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
@@ -72,3 +78,42 @@ def gateway(directory: SessionDirectory) -> Starlette:
 
 
 apps.append(create_app(agent, settings=ChatSettings(conflict="queue")))
+
+
+class Graph:
+    """As a compiled graph of LangGraph looks to a type checker."""
+
+    async def astream(self, given: object, config: object = None, *, stream_mode: str = "") -> AsyncIterator[object]:
+        yield given
+
+    async def aget_state(self, config: object, *, subgraphs: bool = False) -> object:
+        return config
+
+    async def aget_state_history(self, config: object) -> AsyncIterator[object]:
+        yield config
+
+
+class Streams:
+    async def stream_with_events(self, *, messages: object, state: object) -> AsyncIterator[dict[str, object]]:
+        yield {}
+
+
+def every_kind(transport: OpenHarnessChatTransport, runtime: FlowRuntime, deep: DeepAgent) -> list[Starlette]:
+    return [
+        create_app(Graph()),
+        create_app(Streams()),
+        create_app(transport),
+        create_app(runtime),
+        create_app(deep),
+        create_app(lambda chat: chat.text),
+    ]
+
+
+def nothing_that_is_no_agent() -> list[object]:
+    # Each line is an error to a type checker, and where it is none, what it is told to ignore is missed.
+    return [
+        create_app(42),  # type: ignore[arg-type]
+        create_app("hello:agent"),  # type: ignore[arg-type]
+        create_app(None),  # type: ignore[arg-type]
+        ChatEndpoint(42),  # type: ignore[arg-type]
+    ]

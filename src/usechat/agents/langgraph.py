@@ -32,6 +32,10 @@ GraphMaker: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 _WENT_ON: Final = "This call was not carried out: the user approved nothing, and went on with another message."
 _STOPPED: Final = "This call has no result, since it was stopped or failed."
+_NO_CHECKPOINTER: Final = (
+    "This graph asks the user, and without a checkpointer it cannot go on with the answer: compile it with "
+    "`checkpointer=InMemorySaver()` of langgraph.checkpoint.memory, or with one that outlives the process."
+)
 _METHODS: Final = ("astream", "aget_state", "aget_state_history")
 
 
@@ -99,6 +103,7 @@ class LangGraphAgent:
 
         Raises:
             AgentError: there is nothing to run it with.
+            RuntimeError: it asks the user, and nothing keeps it until the answer.
         """
         graph = await self._get_graph()
         config = self._config_of(chat.id, chat.user, chat.request.context)
@@ -113,6 +118,8 @@ class LangGraphAgent:
         with _Patience(chat) as patience:
             async with aclosing(stream) as parts:
                 async for part in parts:
+                    if not graph.checkpointer and _asks(part):
+                        raise RuntimeError(_NO_CHECKPOINTER)
                     patience.see(part)
                     yield part
 
@@ -137,6 +144,10 @@ class LangGraphAgent:
         own = cast("Mapping[str, Any]", self._config.get("configurable") or {})
         chosen = context.thread_id if isinstance(context, RunOptions) else None
         return {**self._config, "configurable": {**own, "thread_id": chosen or _thread_id(chat_id, user)}}
+
+
+def _asks(part: _Part) -> bool:
+    return part["type"] == "updates" and field(part["data"], "__interrupt__") is not None
 
 
 class _Patience(ExitStack):

@@ -1,17 +1,48 @@
 """Which agent a thing is: the one place that knows all kinds."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from usechat.agents import Agent
+from usechat.agents.chat import Chat
 from usechat.agents.deep_agent import DeepAgent, is_deep_agent
 from usechat.agents.deep_agents import DeepGraphAgent, is_deep_graph
 from usechat.agents.langgraph import LangGraphAgent, is_graph
-from usechat.agents.open_harness import OpenHarnessAgent, is_runtime
+from usechat.agents.open_harness import OpenHarnessAgent, Runtime, is_runtime
 from usechat.agents.plain import PlainAgent, is_plain
 from usechat.turns.threads import THREADS, Threads
 
-__all__ = ["agent_of", "find_agent"]
+__all__ = ["AnyAgent", "agent_of", "find_agent"]
+
+
+class _Driver(Protocol):
+    @property
+    def events(self) -> Callable[..., Any]: ...
+
+    @property
+    def mapper(self) -> Callable[..., Any]: ...
+
+
+class _Transport(Protocol):
+    @property
+    def agent(self) -> Any: ...
+
+
+class _Graph(Protocol):
+    @property
+    def astream(self) -> Callable[..., Any]: ...
+
+    @property
+    def aget_state(self) -> Callable[..., Any]: ...
+
+
+class _DeepAgent(Protocol):
+    @property
+    def stream_with_events(self) -> Callable[..., Any]: ...
+
+
+AnyAgent: TypeAlias = Callable[[Chat], Any] | DeepAgent | Runtime | _Driver | _Transport | _Graph | _DeepAgent
+"""What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 
 def _as_it_is(thing: Any, _threads: Threads) -> Agent[Any] | None:

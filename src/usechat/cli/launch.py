@@ -26,6 +26,7 @@ from usechat.cli.workers import run_workers
 from usechat.database import Database
 from usechat.errors import DatabaseBusyError
 from usechat.server.app import create_app, how_to_connect
+from usechat.server.arguments import check_path
 from usechat.server.origins import LOOPBACK_HOSTS
 
 __all__ = ["run"]
@@ -41,6 +42,7 @@ def run(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     """
     sys.path.insert(0, os.getcwd())
     _check_workers(settings)
+    _check_root_path(settings.root_path)
     app = _make_app(settings)
     if settings.keeps_chats and _is_agent(load_target(settings)):
         asyncio.run(_try(settings.history, f"The chats cannot be kept in {settings.history_name}"))
@@ -67,7 +69,8 @@ def _make_again(settings: ServeSettings) -> ASGIApp:
 
 
 def _serve_and_reload(settings: ServeSettings, listener: socket.socket) -> None:
-    config = configure(partial(_make_again, settings), settings.log_format, factory=True, reload=True)
+    options = {"factory": True, "reload": True, "root_path": settings.root_path}
+    config = configure(partial(_make_again, settings), settings.log_format, **options)
     # uvicorn sets this itself only for an app that is given by its name.
     config.reload_dirs = [Path.cwd()]
     ChangeReload(config, target=Server(config).run, sockets=[listener]).run()
@@ -90,6 +93,14 @@ def _check_workers(settings: ServeSettings) -> None:
         raise ServeError("Several workers need a store that they share: --store redis://HOST.")
     if settings.keeps_chats and settings.history_name == "memory":
         raise ServeError("Several workers need chats that they share: --history sqlite:///FILE, or a PostgreSQL.")
+
+
+def _check_root_path(root_path: str) -> None:
+    try:
+        if root_path:
+            check_path(root_path)
+    except ValueError:
+        raise ServeError(f"{root_path!r} is not a --root-path such as /agent.") from None
 
 
 def _make_app(settings: ServeSettings) -> ASGIApp:

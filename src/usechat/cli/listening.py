@@ -52,7 +52,7 @@ def serve(app: ASGIApp, settings: ListenSettings, listener: socket.socket) -> No
     # uvicorn raises the signal that ended it once more, for whoever handled it before.
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
-    Server(configure(app, settings.log_format)).run(sockets=[listener])
+    Server(configure(app, settings.log_format, root_path=settings.root_path)).run(sockets=[listener])
 
 
 def configure(app: ASGIApp | Callable[[], ASGIApp], log_format: LogFormat, **options: Any) -> Config:

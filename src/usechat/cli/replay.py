@@ -60,7 +60,7 @@ def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
     from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 
-    from usechat.server.app import check_path
+    from usechat.server.arguments import check_path
     from usechat.server.origins import cors, host_check
 
     check_path(path)

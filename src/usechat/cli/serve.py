@@ -64,6 +64,14 @@ _History: TypeAlias = Annotated[
     ),
 ]
 _Path: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_PATH", help="The path of the chat.")]
+_RootPath: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        envvar="USECHAT_ROOT_PATH",
+        metavar="PREFIX",
+        help="The prefix that a proxy takes off the paths of its requests, such as /agent.",
+    ),
+]
 _AllowedHosts: TypeAlias = Annotated[
     list[str],
     typer.Option(envvar="USECHAT_ALLOWED_HOSTS", help="A name that a proxy gives this server; repeat it for more."),
@@ -86,6 +94,7 @@ def serve(
     workers: _Workers = _DEFAULT.workers,
     history: _History = _DEFAULT.history,
     path: _Path = _DEFAULT.path,
+    root_path: _RootPath = _DEFAULT.root_path,
     cors: Cors = [],  # noqa: B006
     allowed_hosts: _AllowedHosts = [],  # noqa: B006
     grace: Grace = _DEFAULT.grace,
@@ -102,6 +111,7 @@ def serve(
         port=port,
         reload=reload,
         path=path,
+        root_path=root_path,
         client=client,
         store=store,
         lease=lease,

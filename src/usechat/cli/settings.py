@@ -28,6 +28,7 @@ class ListenSettings(Struct, frozen=True, kw_only=True):
     cors: tuple[str, ...] = ()
     grace: float = 10.0
     log_format: LogFormat = "text"
+    root_path: str = ""
 
     @property
     def local(self) -> bool:
@@ -49,8 +50,8 @@ class ServeSettings(ListenSettings, frozen=True, kw_only=True):
     """What to serve and how.
 
     `target` is a `module:name` or the file of a flow, whose node types are in the module `nodes`. All but host, port,
-    workers, reload and log format is for agents and flows, not for apps; `runs`, `concurrency` and
-    `option` are for flows.
+    root path, workers, reload and log format is for agents and flows, not for apps; `runs`, `concurrency` and
+    `option` are for flows. `root_path` is the prefix that a proxy takes off the paths of its requests.
     """
 
     target: str

@@ -15,6 +15,8 @@ __all__ = ["Database", "insert_into", "metadata"]
 
 _T = TypeVar("_T")
 
+_IN_MEMORY: Final = (None, "", ":memory:")
+
 
 class _Backend(Protocol):
     async def run(self, work: Callable[[Connection], _T], *, reading: bool, within: float) -> _T: ...
@@ -38,6 +40,8 @@ class Database:
             ImportError: The driver's package is not installed.
         """
         self._backend = _make_backend(url)
+        self.name = _name(make_url(url))
+        """What to call it in a log, without the passwords that its URL may hold."""
 
     async def run(self, work: Callable[[Connection], _T], *, within: float = 8.0) -> _T:
         """Do the work in one transaction, perhaps in another thread; if it raises, the transaction is rolled back.
@@ -76,6 +80,12 @@ def _make_backend(url: str) -> _Backend:
     return make(read)
 
 
+def _name(url: URL) -> str:
+    if url.drivername.startswith("sqlite"):
+        return "memory" if url.database in _IN_MEMORY else str(url.database)
+    return f"{url.database} on {url.host or 'localhost'}"
+
+
 def _make_postgres(url: URL) -> _Backend:
     # Hosts of PostgreSQL hand out URLs with libpq's name of what asyncpg calls ssl.
     query = {"ssl" if name == "sslmode" else name: value for name, value in url.query.items()}
@@ -88,7 +98,7 @@ def _make_postgres(url: URL) -> _Backend:
 def _make_sqlite(url: URL) -> _Backend:
     if url.host or url.port or url.username or url.password:
         raise ValueError("The file of SQLite comes after three slashes, as in sqlite:///name.db.")
-    backend = SqliteMemory if url.database in (None, "", ":memory:") else SqliteFile
+    backend = SqliteMemory if url.database in _IN_MEMORY else SqliteFile
     return backend(url.set(drivername="sqlite"))
 
 

@@ -75,7 +75,7 @@ def make_demo(
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(gateway.serving())
             for endpoint in endpoints.values():
-                await stack.enter_async_context(app_lifespan(endpoint.chats, None, 0, app))
+                await stack.enter_async_context(app_lifespan(endpoint.chats, endpoint.serve, 0, app))
             yield
 
     app = Starlette(

@@ -161,6 +161,7 @@ class History:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.name = database.name
 
     async def ping(self, within: float) -> None:
         await self._database.run(lambda _: None, within=within)

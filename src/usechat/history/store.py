@@ -1,7 +1,7 @@
 """What a history is: nine calls, and the view of a chat that one of them gives."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -72,6 +72,7 @@ class StoredMessages(Protocol):
         ...
 
 
+@runtime_checkable
 class HistoryStore(Protocol):
     """The chats of a server. Each call happens as a whole or not at all, whatever crashes.
 

@@ -7,6 +7,7 @@ An absent field is `UNSET` and left out on the wire, because every client refuse
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import force_setattr
 
 __all__ = [
     "CHUNK_TYPES",
@@ -211,12 +212,17 @@ class SteeringMessage(_Chunk, frozen=True, tag="steering-message"):
 
 
 class Data(_Chunk, frozen=True, tag=False, tag_field=None):
-    """A custom data part; `type` is `data-` and the name that the app gave it."""
+    """A custom data part; `type` is the name that the app gave it, and gets the prefix `data-` if it lacks it."""
 
     type: str
     data: Any
     id: _Str = UNSET
     transient: _Bool = UNSET
+
+    def __post_init__(self) -> None:
+        # A constructor checks no types: whoever writes the chunk does.
+        if type(self.type) is str and not self.type.startswith("data-"):
+            force_setattr(self, "type", f"data-{self.type}")
 
 
 class ToolInputStart(_Chunk, frozen=True, tag="tool-input-start"):

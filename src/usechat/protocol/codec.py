@@ -15,6 +15,7 @@ __all__ = ["Decoded", "clean_chunk", "decode_chunk", "encode_chunk", "parse_json
 _LIMITED: Final = frozenset(
     ("input", "output", "data", "messageMetadata", "toolMetadata", "approvalDescriptor", "inputSchemaInput")
 )
+_CLASSES: Final = frozenset(CHUNK_TYPES.values())
 _UNLIMITED: Final = 1 << 62
 _encode = msgspec.json.Encoder().encode
 
@@ -46,9 +47,12 @@ def clean_chunk(chunk: Chunk, limit: int = VALUE_LIMIT) -> Chunk:
     """A copy with plain JSON values of at most `limit` bytes each.
 
     Raises:
-        LocalProtocolError: a field has a value of the wrong type.
+        LocalProtocolError: it is no chunk of the protocol, or a field has a value of the wrong type.
     """
     kind = type(chunk)
+    if kind not in _CLASSES:
+        # Nor is a subclass: clients refuse its type or its fields.
+        raise local_error("unknown-type", kind.__name__, f"{kind.__name__} is not one of the protocol's chunks.")
     wire = {"type": chunk_type(chunk)}
     for name, attribute in zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True):
         value = getattr(chunk, attribute)

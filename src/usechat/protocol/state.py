@@ -37,14 +37,15 @@ from usechat.protocol.messages import is_tool_call, tool_name
 from usechat.protocol.rules import local_error
 from usechat.protocol.tables import CALLS, MESSAGE, PARTS, UNFINISHED, CallState, Phase
 
-__all__ = ["Call", "StreamState"]
+__all__ = ["CLOSED", "Call", "StreamState"]
 
 _TextChunk: TypeAlias = TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
 _InputChunk: TypeAlias = ToolInputStart | ToolInputAvailable | ToolInputError
 _OutputChunk: TypeAlias = ToolOutputAvailable | ToolOutputError
 _Ends: TypeAlias = Finish | Abort | Error
 
-_CLOSED: Final = frozenset[CallState](("done", "failed", "rejected", "denied"))
+CLOSED: Final = frozenset[CallState](("done", "failed", "rejected", "denied"))
+"""The states of a call that has a result."""
 _ANSWERED: Final = frozenset[CallState](("done", "failed", "rejected", "preliminary"))
 _PART_STATES: Final[dict[str, CallState]] = {
     "input-streaming": "cut",
@@ -101,11 +102,11 @@ class StreamState:
 
     def open_calls(self) -> list[Call]:
         """The calls that have no result yet."""
-        return [call for call in self.calls.values() if call.state not in _CLOSED]
+        return [call for call in self.calls.values() if call.state not in CLOSED]
 
     def open_here(self) -> bool:
         """Whether a call of the current step has no result yet."""
-        return any(call.state not in _CLOSED for call in self.here)
+        return any(call.state not in CLOSED for call in self.here)
 
     def has_results(self) -> bool:
         """Whether the current step has results of our own tools and no call without one."""
@@ -115,7 +116,7 @@ class StreamState:
         """Whether a page that sends automatically posts again if this is the last step and these calls are closed."""
         calls = [call for call in self.calls.values() if call.step == step]
         ours = [call for call in calls if not call.provider_executed]
-        answered = _CLOSED | _ANSWERED if self.first_release else _ANSWERED
+        answered = CLOSED | _ANSWERED if self.first_release else _ANSWERED
         # 5.0.0 looks at all calls of the step, later releases only at ours.
         looks = (calls, ours) if self.first_release else (ours,)
         return any(seen and all(call.state in answered or call in closing for call in seen) for seen in looks)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from usechat.errors import ProtocolError
+from usechat.errors import ProtocolError, RemoteProtocolError
 from usechat.protocol.chunks import Chunk, chunk_type
 from usechat.protocol.clients import CLIENTS, LOOSE, Client, ClientName, Release, Since, needs, newer_than
 from usechat.protocol.codec import parse_wire, read_chunk
@@ -23,6 +23,13 @@ _OF_THE_MESSAGE_BEFORE: Final = ("call-unknown", "approval-unknown")
 _BOM: Final = b"\xef\xbb\xbf"
 _HEADERS: Final = re.compile(rb"(?:HTTP/[\d.]+ \d.*?\r?\n\r?\n)+", re.DOTALL)
 _JSON_LINE: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*[{\["]')
+# A letter or digit for the kind of part, and its value as JSON.
+_V4_LINE: Final = re.compile(r'[0-9a-k]:(?=["{\[ntf0-9-])')
+_V4_PROBLEM: Final = "This is the data stream of AI SDK 4, which no client from AI SDK 5 on reads."
+_V4_REMEDY: Final = (
+    "Upgrade the server: in Node, `ai` 5 or newer and `toUIMessageStreamResponse()` for `toDataStreamResponse()`; "
+    "elsewhere, send the UI message stream with the header `x-vercel-ai-ui-message-stream: v1`."
+)
 
 
 class Event(NamedTuple):
@@ -62,13 +69,15 @@ class Verdict(Struct, frozen=True):
 def recorded_events(recording: bytes) -> list[Event]:
     """The chunks of a recording: an SSE body, also with the headers of `curl -i` before it, or a chunk a line.
 
+    The lines of AI SDK 4 are no chunks, but are given as they are, so that they can be told.
+
     Raises:
         RemoteProtocolError: an event is too large.
     """
     headers = _HEADERS.match(recording)
     body = recording[headers.end() :] if headers else recording
     skipped = len(recording[: -len(body) or None].splitlines()) if headers else 0
-    if _JSON_LINE.match(body):
+    if _JSON_LINE.match(body) or _V4_LINE.match(body[:100].decode(errors="replace").lstrip()):
         lines = enumerate(body.removeprefix(_BOM).splitlines(), skipped + 1)
         return [Event(number, line.decode(errors="replace")) for number, line in lines if line.strip()]
     return [Event(event.line + skipped, event.data) for event in SseDecoder().feed(body) if event.data != "[DONE]"]
@@ -105,6 +114,8 @@ def _violation(level: Level, line: int, error: ProtocolError) -> Violation:
 
 
 def _read(state: RecordedStream, reader: MessageReader, profile: Client, data: str) -> None:
+    if _V4_LINE.match(data):
+        raise RemoteProtocolError(_V4_PROBLEM, chunk="", rule="json", remedy=_V4_REMEDY)
     wire = parse_wire(data)
     chunk, unknown = read_chunk(wire)
     if state.phase == "failed":

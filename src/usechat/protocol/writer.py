@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
+from usechat.protocol.canonical import canonical
 from usechat.protocol.chunks import (
     Abort,
     Chunk,
@@ -36,10 +37,10 @@ from usechat.protocol.clients import CLIENTS, ClientName, Release
 from usechat.protocol.closing import End, closing, with_input
 from usechat.protocol.codec import clean_chunk
 from usechat.protocol.lanes import Kind, Lanes
-from usechat.protocol.messages import UIMessage
+from usechat.protocol.messages import UIMessage, is_tool_call
 from usechat.protocol.metadata import sendable
 from usechat.protocol.rules import local_error
-from usechat.protocol.state import Call, StreamState
+from usechat.protocol.state import CLOSED, Call, StreamState
 from usechat.protocol.steps import Steps
 from usechat.protocol.tables import UNFINISHED
 from usechat.protocol.values import VALUE_LIMIT, mend, plain
@@ -57,6 +58,8 @@ class MessageWriter:
     `continues` is the assistant message that the turn goes on with: its id is used again and its open calls are known.
     What is written to one lane never mixes with the text of another; a tool call belongs to the lane that made it.
     A tool call id that the message has already, or that could not come back in a request, gets another one on the wire.
+    The same call again, by its id, name and input, is one of `continues` that has no result yet, such as one that the
+    user approved.
     `approval_id` makes the wire id of an approval from the agent's id, the call, and its input as it was shown.
     """
 
@@ -82,6 +85,7 @@ class MessageWriter:
         self._lanes = Lanes(new_id)
         self._steps = Steps(self.state, self._lanes)
         self._call_ids = CallIds(new_id)
+        self._inputs = {part["toolCallId"]: part["input"] for part in parts if is_tool_call(part) and "input" in part}
         self._approval_ids = None if approval_id is None else ApprovalIds(approval_id, parts)
         # The lane and the text part of the last call, until anything else happens.
         self._open_text = self.state.text
@@ -151,8 +155,10 @@ class MessageWriter:
         title: str | UnsetType = UNSET,
     ) -> list[Chunk]:
         """The whole input of a call, whether its beginning was streamed or not."""
-        call = self._streaming_or_new(call_id, name, lane, dynamic=dynamic)
         value = plain(value, self._limit)
+        if self._has_open(call_id, name, value):
+            return self._take()
+        call = self._streaming_or_new(call_id, name, lane, dynamic=dynamic)
         self._put(ToolInputAvailable(call.id, call.name, value, provider_executed, _true_or_unset(call.dynamic), title))
         return self._take()
 
@@ -220,7 +226,7 @@ class MessageWriter:
         transient: bool = False,
     ) -> list[Chunk]:
         """Data of the app's own, as `data-<name>`; with an id it replaces the part that has the same one."""
-        return self.send(Data(f"data-{name}", value, id, _true_or_unset(transient)))
+        return self.send(Data(name, value, id, _true_or_unset(transient)))
 
     def metadata(self, value: Any) -> list[Chunk]:
         self._put(MessageMetadata(sendable(value, self._limit, "message-metadata")))
@@ -248,6 +254,8 @@ class MessageWriter:
             return self._end(Finish(chunk.finish_reason, sendable(chunk.message_metadata, self._limit, "finish")))
         if isinstance(chunk, Abort | Error):
             return self._end(chunk)
+        if isinstance(chunk, ToolInputAvailable) and self._has(chunk.tool_call_id, chunk.tool_name, chunk.input):
+            return self._take()
         if isinstance(chunk, _CONTENT):
             self._content()
         elif isinstance(chunk, _WHOLE):
@@ -324,6 +332,17 @@ class MessageWriter:
         if call is not None and call.state in UNFINISHED:
             return call
         return Call(self._begin_call(call_id, lane), mend(name), dynamic, self.state.step)
+
+    def _has_open(self, call_id: str, name: str, value: Any) -> bool:
+        call = self.state.calls.get(self._call_ids.wire_id(call_id))
+        return call is not None and call.state not in CLOSED and self._has(call.id, name, value)
+
+    def _has(self, call_id: str, name: str, value: Any) -> bool:
+        """Whether the message that is continued has this call; the browser may have spelled its numbers otherwise."""
+        call = self.state.calls.get(call_id)
+        if call is None or call.name != name or call_id not in self._inputs:
+            return False
+        return canonical(self._inputs[call_id]) == canonical(value)
 
     def _before_result(self, call_id: str) -> tuple[str, bool | UnsetType]:
         call_id = self._call_ids.wire_id(call_id)

@@ -1,13 +1,10 @@
 """The whole as an app: the chat, and what a server has beside it."""
 
-import logging
-import re
-from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import structs
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -15,30 +12,28 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from usechat.database import Database
-from usechat.history import History, HistoryStore, MemoryHistory
+from usechat.agents.registry import AnyAgent
+from usechat.history import HistoryStore
 from usechat.protocol.clients import ClientName
 from usechat.protocol.requests import Limits
+from usechat.server.arguments import check_arguments, check_path, listed
 from usechat.server.bearer import Authenticate
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
 from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint
 from usechat.server.origins import cors as cors_middleware
-from usechat.server.origins import host_check
+from usechat.server.origins import host_check, no_cors
 from usechat.server.page import PageAgent, page_routes
 from usechat.server.responses import StreamLimits
 from usechat.stores import TurnStore
 from usechat.stores.urls import LEASE
 
-__all__ = ["app_lifespan", "check_path", "create_app", "how_to_connect", "service_routes"]
-
-_log = logging.getLogger("usechat")
+__all__ = ["app_lifespan", "create_app", "how_to_connect", "service_routes"]
 
 _SETTINGS: Final = ChatSettings()
 _LIMITS: Final = Limits()
 _STREAM: Final = StreamLimits()
-_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 _HOW_TO_CONNECT: Final = """\
   curl -N {url} -H 'content-type: application/json' \\
@@ -56,7 +51,7 @@ def how_to_connect(url: str, *, token: bool = False) -> str:
 
 
 def create_app(
-    agent: object,
+    agent: AnyAgent,
     *,
     path: str = "/api/chat",
     authenticate: Authenticate | None = None,
@@ -70,7 +65,7 @@ def create_app(
     stream: StreamLimits = _STREAM,
     cors: Collection[str] | str = (),
     cors_credentials: bool = False,
-    allowed_hosts: Sequence[str] | str | None = None,
+    allowed_hosts: Collection[str] | str | None = None,
     grace: float | None = 10.0,
     lists_all: bool = False,
     page: bool = False,
@@ -88,24 +83,26 @@ def create_app(
     everybody the list of all chats. With `page`, a chat page for this agent is served at `/`.
 
     Raises:
-        TypeError: What is given is no agent.
+        TypeError: What is given is no agent, or an argument cannot be what it is for.
         ValueError: The path, an origin, a host or a URL is not one, or the secret is missing or too short.
         ImportError: The package that the database or the store needs is not installed.
     """
-    origins = (cors,) if isinstance(cors, str) else cors
+    check_arguments(
+        path=path, cors=cors, cors_credentials=cors_credentials, allowed_hosts=allowed_hosts, grace=grace, page=page
+    )
+    check_path(path)
+    origins = listed(cors)
     middleware = _middleware(origins, allowed_hosts, credentials=cors_credentials)
-    if history is None and store not in (None, "memory"):
-        _log.warning("turns are shared, but chats are kept in memory, which other workers do not see: give a history")
-    kept, database = _open_history(history)
     endpoint = ChatEndpoint(
         agent,
         authenticate=authenticate,
         store=store,
         lease=lease,
         scope=path,
-        history=kept,
+        history=history,
         approval_secret=approval_secret,
-        settings=structs.replace(settings, client=client or settings.client),
+        client=client,
+        settings=settings,
         limits=limits,
         stream=stream,
         origins=origins,
@@ -117,7 +114,7 @@ def create_app(
         keeps = history != "client"
         shown = PageAgent(path=path, client=profile, keeps=keeps, lists=lists and keeps, socket=f"{path}/ws")
         pages = page_routes([shown], authenticate)
-    return _assemble(endpoint, path, middleware, partial(app_lifespan, endpoint.chats, database, grace), pages)
+    return _assemble(endpoint, path, middleware, partial(app_lifespan, endpoint.chats, endpoint.serve, grace), pages)
 
 
 def _assemble(
@@ -131,50 +128,27 @@ def _assemble(
     return app
 
 
-def _open_history(history: HistoryStore | str | None) -> tuple[HistoryStore | Literal["client"], Database | None]:
-    if history is None:
-        return MemoryHistory(), None
-    if history == "client" or not isinstance(history, str):
-        return history, None
-    database = Database(history)
-    return History(database), database
-
-
-def _middleware(origins: Collection[str], hosts: Sequence[str] | str | None, *, credentials: bool) -> list[Middleware]:
-    checks = [] if hosts is None else [host_check((hosts,) if isinstance(hosts, str) else hosts)]
-    return [*checks, cors_middleware(origins, credentials=credentials)] if origins else checks
+def _middleware(
+    origins: Collection[str], hosts: Collection[str] | str | None, *, credentials: bool
+) -> list[Middleware]:
+    checks = [] if hosts is None else [host_check(listed(hosts))]
+    return [*checks, cors_middleware(origins, credentials=credentials) if origins else no_cors()]
 
 
 @asynccontextmanager
 async def app_lifespan(
-    chats: Chats, database: Database | None, grace: float | None, app: Starlette
+    chats: Chats, serve: Callable[[], AbstractAsyncContextManager[None]], grace: float | None, app: Starlette
 ) -> AsyncGenerator[None, None]:
-    """Let the chats work, and end them before the database."""
-    async with AsyncExitStack() as stack:
-        if database is not None:
-            stack.push_async_callback(database.aclose)
-        await stack.enter_async_context(chats.serve())
-        # Turns that nobody reads any more still have a message to store, and an end to tell.
-        stack.push_async_callback(chats.drain, 0)
-        if grace is not None:
-            exit_hard = getattr(app.state, "exit_hard", False)
-            stack.enter_context(drain_on_signals(chats, grace=grace, exit_hard=exit_hard))
-        yield
-
-
-def check_path(path: str) -> None:
-    """Refuse what cannot be the path of an endpoint.
-
-    Raises:
-        ValueError: It cannot.
-    """
-    if not _PATH.fullmatch(path):
-        raise ValueError(f"{path!r} is not a path such as /api/name.")
+    """Let the chats work by `serve`, and end them when a signal comes."""
+    async with serve():
+        if grace is None:
+            yield
+            return
+        with drain_on_signals(chats, grace=grace, exit_hard=getattr(app.state, "exit_hard", False)):
+            yield
 
 
 def _routes(chats: Chats, path: str) -> list[Route]:
-    check_path(path)
-
     async def about(request: Request) -> Response:
         url = str(request.url.replace(path=request.scope.get("root_path", "") + path, query=""))
         return PlainTextResponse(f"usechat serves an agent to useChat() at {url}\n\n{how_to_connect(url)}")

@@ -11,9 +11,12 @@ from starlette.requests import HTTPConnection
 from usechat.errors import RequestError
 from usechat.turns.threads import Threads
 
-__all__ = ["Authenticate", "BearerTokens", "authenticated", "bearer_token", "is_token"]
+__all__ = ["USER", "Authenticate", "BearerTokens", "authenticated", "bearer_token", "is_token"]
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[str | None] | str | None]
+
+USER: Final = "usechat.user"
+"""Where the scope of a connection has its user, if the app has found one by its own means."""
 
 # RFC 6750, section 2.1; longer ones are refused before anybody spends time on them.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,16384}={0,2}")

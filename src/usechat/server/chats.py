@@ -1,8 +1,8 @@
 """The chats of one agent: who may begin, resume and stop a turn in which of them."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from msgspec import structs
 from usechat.agents import Admits, Agent, Asked, CountsUnused, ForgetsChats, GivesWay, StopsChats
 from usechat.agents.chat import Chat, Request
 from usechat.agents.registry import agent_of
+from usechat.database import Database
 from usechat.errors import RequestError, TailChangedError
 from usechat.history import ChatEntry
 from usechat.ids import new_id, new_turn_id
@@ -69,9 +70,16 @@ class Chats:
         if isinstance(store, Metered):
             store.meter = metrics
 
-    def serve(self) -> AbstractAsyncContextManager[None]:
-        """Let the store of turns work, for as long as the app runs."""
-        return self._turns.serve()
+    @asynccontextmanager
+    async def serve(self, database: Database | None = None) -> AsyncGenerator[None, None]:
+        """Let the store of turns work, for as long as the app runs; then end them, and after them the database."""
+        async with AsyncExitStack() as stack:
+            if database is not None:
+                stack.push_async_callback(database.aclose)
+            await stack.enter_async_context(self._turns.serve())
+            # Turns that nobody reads any more still have a message to store, and an end to tell.
+            stack.push_async_callback(self.drain, 0)
+            yield
 
     @property
     def ready(self) -> bool:

@@ -1,28 +1,37 @@
 """One agent at one address: the routes of a chat."""
 
+import inspect
+import logging
 import time
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import msgspec
+from msgspec import UNSET, UnsetType, structs
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
+from usechat.agents.registry import AnyAgent
+from usechat.database import Database
 from usechat.errors import RequestError
 from usechat.extras import missing
-from usechat.history import HistoryStore, MemoryHistory
+from usechat.history import History, HistoryStore, MemoryHistory
+from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, check_cost, decode_request
-from usechat.server.bearer import Authenticate, authenticated
+from usechat.server.arguments import check_arguments, check_path, listed
+from usechat.server.bearer import USER, Authenticate, authenticated
 from usechat.server.bodies import VisibleHeaders, breathe, check_id, json_body, last_seen
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
 from usechat.server.guard import Answer, guarded
+from usechat.server.kept import say_where_kept
 from usechat.server.metrics import Metrics
-from usechat.server.origins import check_origin
+from usechat.server.origins import check_origin, check_origins
 from usechat.server.responses import StreamLimits, TurnResponse, plain_error
 from usechat.server.signatures import ApprovalSigner
 from usechat.server.websocket import ChatSockets
@@ -31,8 +40,11 @@ from usechat.stores.urls import LEASE, open_store
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+    from fastapi.params import Depends
 
 __all__ = ["ChatEndpoint"]
+
+_log = logging.getLogger("usechat")
 
 _BODY_DEADLINE: Final = 30.0
 _MOST_MESSAGES: Final = 10_000
@@ -48,51 +60,128 @@ _STREAM: Final = StreamLimits()
 class ChatEndpoint:
     """Serves one agent: `respond` inside a route of your own, or `routes` for all of a chat's addresses.
 
-    With the history `"client"` nothing is kept and the messages of each request are believed, but for approvals, which
-    are signed with `approval_secret`; without one, only the process that asked for an approval knows it again.
-    `store` is where turns are kept: in this process, or at the URL of a Redis, which needs the `approval_secret`, too,
-    and `chats.serve()` in the lifespan of the app. Endpoints that are not the same have different `scope`s there.
-    `origins` are those of other sites whose pages may stop turns and open sockets; CORS is the app's own affair. With
-    `lists_all`, everybody gets the list of all chats where nobody signs in.
+    `history` is where chats are kept: in memory, at a database URL, in a History that stays its maker's to close, or by
+    the `"client"`: then nothing is kept and the messages of each request are believed, but for approvals, which are
+    signed with `approval_secret`; without one, only the process that asked for an approval knows it again.
+    `store` is where turns are kept: in this process, or at the URL of a Redis, which needs the `approval_secret`, too.
+    Endpoints that are not the same have different `scope`s there. Whoever gives a URL enters `serve()` in the lifespan
+    of the app; `router()` brings it along. `client` goes before the one in `settings`. `origins` are those of other
+    sites whose pages may stop turns and open sockets; CORS is the app's own affair. With `lists_all`, everybody gets
+    the list of all chats where nobody signs in.
+    `user` is for FastAPI, in place of `authenticate`: `Depends(…)` of a dependency that gives the user's id. None says
+    that chats belong to nobody, in an app that has dependencies all the same.
+
+    Raises:
+        TypeError: What is given is no agent, or an argument cannot be what it is for.
+        ValueError: An origin or a URL is not one, or the secret is missing or too short.
+        ImportError: The package that the database or the store needs is not installed.
     """
 
     def __init__(
         self,
-        agent: object,
+        agent: AnyAgent,
         *,
         authenticate: Authenticate | None = None,
+        user: object = UNSET,
         store: TurnStore | str | None = None,
         lease: float = LEASE,
         scope: str = "",
-        history: HistoryStore | Literal["client"] | None = None,
+        history: HistoryStore | str | None = None,
         approval_secret: str | None = None,
+        client: ClientName | None = None,
         settings: ChatSettings = _SETTINGS,
         limits: Limits = _LIMITS,
         stream: StreamLimits = _STREAM,
-        origins: Collection[str] = (),
+        origins: Collection[str] | str = (),
         lists_all: bool = False,
     ) -> None:
+        check_arguments(
+            authenticate=authenticate,
+            store=store,
+            lease=lease,
+            scope=scope,
+            history=history,
+            approval_secret=approval_secret,
+            settings=settings,
+            limits=limits,
+            stream=stream,
+            origins=origins,
+            lists_all=lists_all,
+        )
+        self._depends = _dependency(user, authenticate)
+        self._names_user = authenticate is not None or user is not UNSET
+        settings = settings if client is None else structs.replace(settings, client=client)
+        self._origins = listed(origins)
+        check_origins(self._origins)
+        if history is None and store not in (None, "memory"):
+            _log.warning(
+                "turns are shared, but chats are kept in memory, which other workers do not see: give a history"
+            )
         metrics = Metrics()
-        chat_history = _chat_history(history, approval_secret, settings.approval_ttl, metrics)
+        kept, self._database = _open_history(history)
+        chat_history = _chat_history(kept, approval_secret, settings.approval_ttl, metrics)
         turns = open_store(
             store, secret=approval_secret, lease=lease, keep_spent=settings.approval_ttl + _LATE, scope=scope
         )
+        self._kept = kept, turns
+        self._has_said_where = False
         self.chats = Chats(agent, turns, chat_history, settings, metrics)
         self._authenticate = authenticate
         self._limits = limits
         self._stream = stream
-        self._origins = origins
         self._lists_all = lists_all
+        self._is_served = False
 
-    async def respond(self, request: Request) -> Response:
-        """Answer a POST with a turn as server-sent events."""
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator[None, None]:
+        """Let the endpoint work for as long as the app runs, and close what it has opened: for the app's lifespan.
+
+        Inside of itself it does nothing.
+        """
+        if self._is_served:
+            yield
+            return
+        self._is_served = True
+        try:
+            async with self.chats.serve(self._database):
+                self._say_where_kept()
+                yield
+        finally:
+            self._is_served = False
+
+    async def respond(self, request: Request, *, user: str | UnsetType | None = UNSET) -> Response:
+        """Answer a POST with a turn as server-sent events; `user` is the id of whoever asks, and None gets 401.
+
+        Without `user` it is found out as the endpoint does it.
+        """
+        if user is not UNSET:
+            request.scope[USER] = user
         return await guarded(self._post, request, self._refused)
 
+    # FastAPI makes a parameter of the query of each one that it sees, and then anybody could name the user.
+    vars()["respond"].__signature__ = inspect.Signature(
+        [
+            inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request),
+        ]
+    )
+
     def routes(self, path: str = "/api/chat") -> list[BaseRoute]:
-        """All routes of a chat, for a Starlette app."""
+        """All routes of a chat, for a Starlette app.
+
+        Raises:
+            ValueError: It is not a path, or only FastAPI could find the user.
+        """
+        if self._depends is not None:
+            raise ValueError("user=Depends(...) is for router(), in a FastAPI app: give routes() an authenticate.")
+        return self._routes(path)
+
+    def _routes(self, path: str) -> list[BaseRoute]:
+        check_arguments(path=path)
+        check_path(path)
         sockets = ChatSockets(self.chats, self._user, self._limits, self._stream, origins=self._origins)
         return [
-            _Route(path, self.respond, methods=["POST"]),
+            _Route(path, self._route(self._post), methods=["POST"]),
             WebSocketRoute(f"{path}/ws", sockets.serve),
             _Route(f"{path}/{{chat_id:path}}/stream", self._route(self._resume), methods=["GET"]),
             _Route(f"{path}/{{chat_id:path}}/stop", self._route(self._stop), methods=["POST"]),
@@ -102,16 +191,17 @@ class ChatEndpoint:
         ]
 
     def router(self, path: str = "/api/chat") -> "APIRouter":
-        """All routes of a chat, for a FastAPI app, with their documentation.
+        """All routes of a chat, for a FastAPI app, with their documentation and with `serve`.
 
         Raises:
             ImportError: FastAPI is not installed.
+            ValueError: It is not a path.
         """
         try:
             from usechat.server.fastapi import chat_router
         except ModuleNotFoundError as error:
             raise ImportError(missing("ChatEndpoint.router()", error, "fastapi")) from error
-        return chat_router(self.routes(path), path)
+        return chat_router(self._routes(path), path, self.serve, self._depends, names_user=self._names_user)
 
     def _route(self, answer: Answer) -> Answer:
         async def route(request: Request) -> Response:
@@ -174,12 +264,26 @@ class ChatEndpoint:
         return Response(msgspec.json.encode({"chats": chats, **rest}), headers=_PRIVATE, media_type="application/json")
 
     async def _user(self, connection: HTTPConnection) -> str | None:
-        if self._authenticate is None:
+        if not self._has_said_where:
+            # No lifespan did.
+            self._say_where_kept()
+        if USER in connection.scope:
+            user = connection.scope[USER]
+            if not isinstance(user, str | None):
+                raise TypeError(f"The user must be the user's id, a str, and is of the type {type(user).__name__}.")
+        elif self._depends is not None:
+            raise RuntimeError("This route does not say who asks: write respond(request, user=user), or use router().")
+        elif self._authenticate is None:
             return None
-        user = await authenticated(self._authenticate, connection)
+        else:
+            user = await authenticated(self._authenticate, connection)
         if user is None or IDENTIFIER(user):
             raise RequestError("You are not signed in.", status=401)
         return user
+
+    def _say_where_kept(self) -> None:
+        self._has_said_where = True
+        say_where_kept(*self._kept)
 
 
 class _Route(Route):
@@ -195,12 +299,34 @@ class _Route(Route):
         self.app = app
 
 
+def _dependency(user: object, authenticate: Authenticate | None) -> "Depends | None":
+    if user is UNSET or user is None:
+        return None
+    if authenticate is not None:
+        raise ValueError("Either user or authenticate says who is asking.")
+    if type(user).__module__ != "fastapi.params":
+        raise TypeError(
+            f"user must be FastAPI's Depends(...) or None, and is a {type(user).__name__}; a function that takes the "
+            "connection is authenticate."
+        )
+    return cast("Depends", user)
+
+
+def _open_history(history: HistoryStore | str | None) -> tuple[HistoryStore | Literal["client"], Database | None]:
+    if history is None:
+        return MemoryHistory(), None
+    if history == "client" or not isinstance(history, str):
+        return history, None
+    database = Database(history)
+    return History(database), database
+
+
 def _chat_history(
-    history: HistoryStore | Literal["client"] | None, approval_secret: str | None, approval_ttl: float, metrics: Metrics
+    history: HistoryStore | Literal["client"], approval_secret: str | None, approval_ttl: float, metrics: Metrics
 ) -> ChatHistory:
     if history == "client":
         return ClientHistory(ApprovalSigner(approval_secret, approval_ttl))
-    return ServerHistory(history or MemoryHistory(), approval_ttl, metrics.answer_late)
+    return ServerHistory(history, approval_ttl, metrics.answer_late)
 
 
 def _limit(value: str | None) -> int | None:

@@ -1,16 +1,21 @@
 """The routes of a chat as FastAPI shows them in its documentation."""
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, Literal, cast
 
-from fastapi import APIRouter
+import fastapi.routing
+from fastapi import APIRouter, FastAPI
+from fastapi.params import Depends
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from usechat.protocol.messages import Role
 from usechat.protocol.requests import Trigger
+from usechat.server.bearer import USER
 
 __all__ = ["SSE_EXAMPLE", "ChatBody", "ChatList", "ChatMessage", "ChatPart", "ListedChat", "chat_router"]
 
@@ -195,15 +200,75 @@ _OPERATIONS: Final = {
 }
 
 
-def chat_router(routes: Sequence[BaseRoute], path: str) -> APIRouter:
-    """Make the router with a chat's routes, which were made for `path`."""
-    router = APIRouter(tags=["chat"])
+_UNKNOWN_USER: Final = (
+    "The router of a ChatEndpoint has dependencies, but nobody says whose its chats are, so that everybody could read "
+    "them: write ChatEndpoint(agent, user=Depends(...)), or user=None if chats belong to nobody."
+)
+
+
+def chat_router(
+    routes: Sequence[BaseRoute],
+    path: str,
+    serve: Callable[[], AbstractAsyncContextManager[None]],
+    user: Depends | None,
+    *,
+    names_user: bool,
+) -> APIRouter:
+    """Make the router with a chat's routes, which were made for `path`, and with `serve` as its lifespan.
+
+    `user` is the dependency that gives the user of each request; `names_user` is whether anything does.
+    """
+    identify = _unknown(routes) if user is None else _identified(user)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
+        if not names_user:
+            _check_dependencies(app, routes, identify)
+        async with serve():
+            yield
+
+    dependencies = [] if names_user and user is None else [Depends(identify)]
+    router = APIRouter(tags=["chat"], lifespan=lifespan, dependencies=dependencies)
     for route in routes:
         if isinstance(route, WebSocketRoute):
             router.add_api_websocket_route(route.path, route.endpoint, route.name)
         elif isinstance(route, Route):
             _add(router, route, _OPERATIONS[route.path_format.removeprefix(path)])
     return router
+
+
+def _identified(found: Depends) -> Callable[..., Awaitable[None]]:
+    async def identify(connection: HTTPConnection, user: Any = found) -> None:
+        connection.scope[USER] = user
+
+    return identify
+
+
+def _unknown(routes: Sequence[BaseRoute]) -> Callable[..., Awaitable[None]]:
+    checked = False
+
+    async def check(connection: HTTPConnection) -> None:
+        # The lifespan of an app that is mounted in another one does not run.
+        nonlocal checked
+        if not checked:
+            _check_dependencies(connection.app, routes, check)
+            checked = True
+
+    return check
+
+
+def _check_dependencies(app: FastAPI, routes: Sequence[BaseRoute], own: Callable[..., object]) -> None:
+    """Refuse an app in which these routes have dependencies but for our own one.
+
+    Raises:
+        RuntimeError: They have.
+    """
+    ours = [route.endpoint for route in routes if isinstance(route, Route | WebSocketRoute)]
+    # Newer releases keep what a router is included with apart from its routes.
+    effective: Callable[[Any], Iterable[Any]] = getattr(fastapi.routing, "iter_route_contexts", iter)
+    for route in cast("Iterable[Any]", effective(app.routes)):
+        if getattr(route, "endpoint", None) in ours and any(each.dependency is not own for each in route.dependencies):
+            raise RuntimeError(_UNKNOWN_USER)
 
 
 def _add(router: APIRouter, route: Route, operation: _Operation) -> None:

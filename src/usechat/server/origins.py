@@ -1,17 +1,23 @@
 """Where a request may come from: the origins of pages, and the names that the server goes by."""
 
+import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from usechat.errors import RequestError
 
-__all__ = ["LOOPBACK_HOSTS", "check_origin", "cors", "host_check", "origin_allowed"]
+__all__ = ["LOOPBACK_HOSTS", "check_origin", "check_origins", "cors", "host_check", "no_cors", "origin_allowed"]
+
+_log = logging.getLogger("usechat")
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -32,8 +38,8 @@ def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
     if credentials and "*" in origins:
         raise ValueError("CORS with credentials needs a list of origins, not *.")
     return Middleware(
-        CORSMiddleware,
-        allow_origins=[origin if origin == "*" else _spelled(origin) for origin in origins],
+        _Cors,
+        allow_origins=check_origins(origins),
         allow_methods=["GET", "POST", "DELETE"],
         # An app's pages may send headers of their own, which only the app knows.
         allow_headers=["*"],
@@ -42,7 +48,45 @@ def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
     )
 
 
-def host_check(hosts: Sequence[str] = LOOPBACK_HOSTS) -> Middleware:
+def no_cors() -> Middleware:
+    """Make the middleware that says in the log that a page of another origin has asked to call the chat."""
+    return Middleware(_NoCors)
+
+
+class _Cors(CORSMiddleware):
+    def preflight_response(self, request_headers: Headers) -> Response:
+        if not self.is_allowed_origin(origin := request_headers["origin"]):
+            _log_refusal(origin)
+        return super().preflight_response(request_headers)
+
+
+class _NoCors:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "OPTIONS":
+            headers = Headers(scope=scope)
+            if "origin" in headers and "access-control-request-method" in headers:
+                _log_refusal(headers["origin"])
+        await self._app(scope, receive, send)
+
+
+def _log_refusal(origin: str) -> None:
+    # What a stranger sends may look like another line.
+    _log.warning("a page of the origin %.200s may not call the chat: list it in cors", ascii(origin))
+
+
+def check_origins(origins: Collection[str]) -> list[str]:
+    """Give the origins, or `*`, as a browser spells them.
+
+    Raises:
+        ValueError: One is none.
+    """
+    return [origin if origin == "*" else _spelled(origin) for origin in origins]
+
+
+def host_check(hosts: Collection[str] = LOOPBACK_HOSTS) -> Middleware:
     """Make the middleware that refuses other names of this server, as a page uses that rebinds its own name to it.
 
     Raises:
@@ -53,7 +97,7 @@ def host_check(hosts: Sequence[str] = LOOPBACK_HOSTS) -> Middleware:
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host!r} is not a host such as chat.example, *.example or [::1], without a port.")
-    return Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    return Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
 
 
 def check_origin(request: Request, origins: Collection[str]) -> None:

@@ -155,6 +155,7 @@ Lost: TypeAlias = Callable[[Claim, StopReason | None], Awaitable[None]]
 """Ends a turn whose owner is gone; the reason is None if nobody had stopped it."""
 
 
+@runtime_checkable
 class TurnStore(Protocol):
     """The turns of all chats, each of which has one at most."""
 

@@ -23,7 +23,8 @@ from usechat.database import Database
 from usechat.errors import AgentError, RequestError
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
-from usechat.server.app import app_lifespan, check_path, service_routes
+from usechat.server.app import app_lifespan, service_routes
+from usechat.server.arguments import check_path, listed
 from usechat.server.auth import Authenticate, JwtAuth, authenticated, bearer_token, is_token
 from usechat.server.bodies import VisibleHeaders, check_id, json_body, last_seen
 from usechat.server.chats import Chats
@@ -83,13 +84,13 @@ def sessions_gateway(
     if isinstance(directory, str):
         database = Database(directory)
         directory = SessionDirectory(database)
-    origins = (cors,) if isinstance(cors, str) else cors
+    origins = listed(cors)
     gateway = _Gateway(path, upstream, directory, authenticate or DirectoryAuth(directory, jwt), settings, origins)
     app = Starlette(
         routes=[Mount(path, gateway), *service_routes(gateway.chats)],
         middleware=[cors_middleware(origins, credentials=False)] if origins else [],
         exception_handlers={HTTPException: _no_route},
-        lifespan=partial(app_lifespan, gateway.chats, database, grace),
+        lifespan=partial(app_lifespan, gateway.chats, partial(gateway.chats.serve, database), grace),
     )
     # What is not there is not elsewhere, either.
     app.router.redirect_slashes = False

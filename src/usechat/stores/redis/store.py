@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -69,6 +70,8 @@ class RedisTurnStore:
         if not 0 < lease <= _DAY:
             raise ValueError(f"The lease of turns must be a number of seconds up to a day, and is {lease}.")
         self._url = url
+        parts = urlsplit(url)
+        self.name = f"Redis at {parts.path}" if parts.scheme == "unix" else f"Redis on {parts.hostname or 'localhost'}"
         self.keys = Keys(secret, prefix, scope)
         self.worker = secrets.token_hex(8).encode()
         self.settings = Settings(
@@ -269,7 +272,7 @@ class RedisTurnStore:
     @property
     def _served(self) -> "_Served":
         if self._life is None:
-            raise RuntimeError("The store of turns is not served: enter chats.serve() in the lifespan of your app.")
+            raise RuntimeError("The store of turns is not served: enter endpoint.serve() in the lifespan of your app.")
         return self._life
 
     async def _call(self, *command: bytes | Step | int) -> Reply:
