@@ -90,22 +90,22 @@ class Chats:
         return None if await self.history.answers() else "the database does not answer"
 
     async def begin(
-        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], context: Any = None
+        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], context: Any = None, address: str = ""
     ) -> Reader:
-        """Begin the turn that a request asks for, and read it; the agent gets the context of the request.
+        """Begin the turn that a request from this address asks for, and read it; the agent gets the request's context.
 
         Raises:
             RequestError: the chat is somebody else's, the request claims what is not true, or too much is running.
         """
-        return await self.open(self.opening(request, user, headers, context))
+        return await self.open(self.opening(request, user, headers, context, address))
 
     def opening(
-        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], context: Any = None
+        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], context: Any = None, address: str = ""
     ) -> "ChatOpening":
         """What `open` begins; it can be stopped before that."""
         if not request.last.id:
             request = structs.replace(request, last=structs.replace(request.last, id=new_id()))
-        return ChatOpening(self, request, user, Request(request.extra, headers, context))
+        return ChatOpening(self, request, user, Request(request.extra, headers, context), address)
 
     async def open(self, opening: "ChatOpening") -> Reader:
         """Begin the turn, and read it.
@@ -257,12 +257,14 @@ class ChatOpening:
         "_span",
         "_user",
         "_writing",
+        "address",
         "head",
         "regenerates",
         "stopped",
     )
 
-    def __init__(self, chats: Chats, request: ChatRequest, user: str | None, came: Request) -> None:
+    def __init__(self, chats: Chats, request: ChatRequest, user: str | None, came: Request, address: str = "") -> None:
+        self.address = address
         self._chats = chats
         self._request = request
         self._user = user

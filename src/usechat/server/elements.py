@@ -21,7 +21,7 @@ from usechat.agents.langgraph import is_graph
 from usechat.errors import RequestError
 from usechat.ids import new_id
 from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
-from usechat.server.bodies import VisibleHeaders, breathe, json_body
+from usechat.server.bodies import VisibleHeaders, address_of, breathe, json_body
 from usechat.server.chat_history import ClientHistory
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import ChatOpening, Chats
@@ -95,7 +95,8 @@ def elements_route(
         if is_threaded and not run.thread_id:
             raise RequestError("This request belongs to no thread.")
         came = CameWith(asked.extra, VisibleHeaders(request.scope["headers"]), run)
-        opening = _Opening(chats, asked, came, generate_id, thread=run.thread_id if is_threaded else None)
+        thread = run.thread_id if is_threaded else None
+        opening = _Opening(chats, asked, came, generate_id, thread=thread, address=address_of(request))
         return TurnResponse(await chats.open(opening), _STREAM, chats.metrics)
 
     def refused(error: RequestError) -> Response:
@@ -167,8 +168,9 @@ class _Opening(ChatOpening):
         generate_id: Callable[[], str] | None,
         *,
         thread: str | None,
+        address: str,
     ) -> None:
-        super().__init__(chats, request, None, came)
+        super().__init__(chats, request, None, came, address)
         place = self.head.turn if thread is None else hashlib.sha256(thread.encode()).hexdigest()
         self.head = structs.replace(self.head, chat=f"{place}\n{request.id}")
         self._is_newer = False
