@@ -45,7 +45,7 @@ from usechat.protocol.rules import RULES
 from usechat.protocol.verdict import Event, Verdict
 from usechat.protocol.verdict import judge as check
 
-OURS: Final = ("too-new", "unknown-field", "no-chunks")
+OURS: Final = ("too-new", "unknown-field", "no-chunks", "event-cut-off")
 """The rules that other tests hold against the clients."""
 
 BEGIN: Final[list[Chunk]] = [Start("m"), StartStep()]

@@ -38,6 +38,9 @@ _ANSWER: Final = {"type": "tool-approval-response", "approvalId": "a", "approved
 WITNESSES: Final[dict[str, Witness]] = {
     "json": Witness(_body(*_BEGIN) + 'data: {"type":"data-x","data":NaN}\n\n', "7.0.169", {REFUSED}),
     "no-chunks": Witness('data: {"type":"start"}\ndata: {"type":"finish"}\n', "7.0.169", {"nothing is read"}),
+    "event-cut-off": Witness(
+        _body(*_BEGIN, _TEXT) + f"data: {json.dumps(_TEXT_END)}\n", "7.0.169", {"a part stays streaming"}
+    ),
     "object": Witness(_body(*_BEGIN) + "data: []\n\n", "7.0.169", {REFUSED}),
     "forbidden-key": Witness(_body(*_BEGIN, {"type": "data-x", "data": {"__proto__": 1}}), "7.0.169", {REFUSED}),
     "unknown-type": Witness(_body(*_BEGIN, {"type": "message-start"}), "7.0.169", {REFUSED}),
