@@ -46,7 +46,7 @@ async def statuses(host: Host, asked: list[Asks]) -> list[int]:
     ],
 )
 def test_exactly_as_many_turns_begin_as_may(
-    new_store: NewStore, owner: str, address: str, most: dict[str, int], refused: int
+    new_store: NewStore, owner: str, address: str, most: dict[str, Any], refused: int
 ) -> None:
     async def main() -> None:
         host = Host(new_store(), **most)
