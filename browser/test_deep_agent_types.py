@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from chromium import HERE
+from promises import V5, V6, V7
 from usechat.sources.deep_agent_typescript import deep_agent_types
 
 CLIENTS: Final = HERE.parent / "conformance" / "node_modules"
@@ -53,7 +54,7 @@ export const lacking: Message["parts"][number] = { type: "data-checkpoint-saved"
 """
 
 
-@pytest.mark.parametrize("client", ["5.0.277", "6.0.326", "7.0.169"])
+@pytest.mark.parametrize("client", [V5, V6, V7])
 def test_a_page_that_uses_the_types_is_checked_by_them(tmp_path: Path, client: str) -> None:
     root = Path(shutil.copytree(HERE / "app", tmp_path / "app"))
     shutil.rmtree(root / "src")
