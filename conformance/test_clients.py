@@ -67,6 +67,13 @@ def test_the_profiles_promise_these_clients() -> None:
     assert promised("portable", [sample("tool-approval-request")]) == [*v6, *v7]
 
 
+def test_only_5_0_92_and_later_5_take_the_finish_reason_unknown(judge: Judge) -> None:
+    chunks = [f'{{"type":"finish","finishReason":"{reason}"}}' for reason in ("unknown", "made-up")]
+    taken = {client: [error is None for error in errors] for client, errors in judge.parse(chunks, PINNED).items()}
+    late = [client for client in PROMISES["portable"] if client.startswith("5.")]
+    assert taken == {client: [client in late, False] for client in PINNED}
+
+
 def test_every_type_and_every_optional_field_has_a_row_and_a_sample() -> None:
     types = set(CHUNK_TYPES)
     optional = {name: _fields(kind, required=False) for name, kind in CHUNK_TYPES.items()}
