@@ -18,8 +18,8 @@ from support.loopback import message
 from usechat.agents.chat import Chat
 from usechat.protocol.requests import decode_request
 from usechat.server.app import create_app
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.auth import BearerTokens
+from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
 
 pytestmark = pytest.mark.anyio
