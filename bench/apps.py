@@ -21,12 +21,15 @@ from usechat.protocol.chunks import Chunk, Finish, FinishStep, Start, StartStep,
 from usechat.protocol.frames import encode_frame
 from usechat.protocol.sse import DONE
 from usechat.server.app import create_app
+from usechat.server.chat_settings import ChatSettings
 from usechat.server.responses import STREAM_HEADERS
 
 Script: TypeAlias = Callable[[object], AsyncIterator[str]]
 
 WORDS: Final = ("The ", "tides ", "of ", "the ", "naïve ", "shore ", "turn ", "by ", "noon", ", ", "so ", "wait.\n")
 STEADY_CHUNKS: Final = 300
+# All clients of a benchmark come from one address.
+_SETTINGS: Final = ChatSettings(turns_per_address=2_000)
 TEXT: Final = list(itertools.islice(itertools.cycle(WORDS), 2_000))
 
 
@@ -181,11 +184,11 @@ class DeepAgent:
 
 
 def deep_agent(script: Script) -> Starlette:
-    return create_app(DeepAgent(script, writes=False), history="client", approval_secret="0" * 32)
+    return create_app(DeepAgent(script, writes=False), history="client", approval_secret="0" * 32, settings=_SETTINGS)
 
 
 def deep_agent_files(script: Script) -> Starlette:
-    return create_app(DeepAgent(script, writes=True), history="client", approval_secret="0" * 32)
+    return create_app(DeepAgent(script, writes=True), history="client", approval_secret="0" * 32, settings=_SETTINGS)
 
 
 def open_harness(script: Script) -> Starlette:
@@ -201,12 +204,14 @@ def open_harness(script: Script) -> Starlette:
     flow: dict[str, Any] = {"name": "bench", "nodes": [{"id": "speaker", "type": "speak", "input": {}}], "edges": []}
     transport = OpenHarnessChatTransport(lambda: FlowRuntime(flow, {"speak": speak}))
     # A history in memory would grow with every turn.
-    return create_app(transport, history="client", approval_secret="0" * 32)
+    return create_app(transport, history="client", approval_secret="0" * 32, settings=_SETTINGS)
 
 
 def on_redis(script: Script) -> Starlette:
     """usechat with its turns on the Redis of `USECHAT_STORE`, and without a history."""
-    return create_app(script, store=os.environ["USECHAT_STORE"], history="client", approval_secret="0" * 32)
+    return create_app(
+        script, store=os.environ["USECHAT_STORE"], history="client", approval_secret="0" * 32, settings=_SETTINGS
+    )
 
 
 def _pydantic_ai(name: str) -> Any:

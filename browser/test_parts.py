@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from chromium import HERE, Chromium, Tab
+from promises import V5, V6, V7
 from support.loopback import free_port
 from usechat.sources.deep_agent_parts import SIDE_EVENTS
 from usechat.sources.deep_agent_typescript import deep_agent_types
@@ -211,7 +212,7 @@ def app(root: Path, client: str) -> Path:
     return root
 
 
-@pytest.mark.parametrize("client", ["5.0.277", "6.0.326", "7.0.169"])
+@pytest.mark.parametrize("client", [V5, V6, V7])
 def test_they_have_the_types_of_each_client_as_those_of_deep_agents_have(tmp_path: Path, client: str) -> None:
     root = app(tmp_path / "app", client)
     (root / "src" / "deep-agent.ts").write_text(deep_agent_types(), encoding="utf-8")
@@ -221,7 +222,7 @@ def test_they_have_the_types_of_each_client_as_those_of_deep_agents_have(tmp_pat
 
 
 def test_an_app_shows_each_part(chromium: Chromium, tmp_path: Path) -> None:
-    root, port = app(tmp_path / "app", "7.0.169"), free_port()
+    root, port = app(tmp_path / "app", V7), free_port()
     parts = [{"type": kind, "text": "", "data": data} for kind, data in PARTS]
     message = json.dumps({"id": "1", "role": "assistant", "parts": parts})
     page = root / "index.html"

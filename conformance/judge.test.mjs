@@ -16,6 +16,7 @@ const ask = request => askRaw(JSON.stringify(request));
 const body = chunks => chunks.map(chunk => `data: ${JSON.stringify(chunk)}\n\n`).join('');
 
 const { clients } = await ask({ op: 'clients' });
+const NEWEST = clients.at(-1);
 after(() => judge.stdin.end());
 
 const toolStep = [
@@ -145,10 +146,10 @@ test('bad requests and crashes are answered and the next request is served', asy
   assert.match((await ask({ op: 'guess' })).error, /unknown op "guess"/);
   assert.match((await ask({ op: 'read', clients: ['4.0.0'], sse: '' })).error, /no client "4\.0\.0"/);
   const noParts = { id: 'm', role: 'assistant' };
-  const crashed = await ask({ op: 'read', clients: ['7.0.169'], sse: '', continues: noParts });
-  assert.equal(crashed.results['7.0.169'].crash[0].name, 'TypeError');
-  const separator = await ask({ op: 'parse', clients: ['7.0.169'], chunks: ['{"type":"error","errorText":"\u2028"}'] });
-  assert.deepEqual(separator, { results: { '7.0.169': [null] } });
+  const crashed = await ask({ op: 'read', clients: [NEWEST], sse: '', continues: noParts });
+  assert.equal(crashed.results[NEWEST].crash[0].name, 'TypeError');
+  const separator = await ask({ op: 'parse', clients: [NEWEST], chunks: ['{"type":"error","errorText":"\u2028"}'] });
+  assert.deepEqual(separator, { results: { [NEWEST]: [null] } });
 });
 
 test('model gives the messages that each client would give to a model', async () => {

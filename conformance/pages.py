@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from node import HERE, Node
+from promises import V5, V6, V7
 from support.hang import HANG_SECONDS
 from usechat.protocol.clients import ClientName
 
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 TESTS: Final = HERE.parent / "tests"
-KEEP_REASONING_ID: Final = ("5.0.277", "6.0.326", "7.0.169")
+KEEP_REASONING_ID: Final = (V5, V6, V7)
 
 Message: TypeAlias = dict[str, Any]
 Endpoint: TypeAlias = Literal[

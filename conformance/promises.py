@@ -8,7 +8,7 @@ from typing import Final
 from usechat.protocol.chunks import Chunk, ToolApprovalRequest, ToolOutputDenied
 from usechat.protocol.clients import CLIENTS, ClientName, Release, newer_than
 
-__all__ = ["PINNED", "PROMISES", "knowing", "promised", "release_of"]
+__all__ = ["PINNED", "PROMISES", "V5", "V6", "V7", "knowing", "promised", "release_of"]
 
 
 def release_of(client: str) -> Release:
@@ -29,6 +29,8 @@ def _promised(profile: ClientName) -> list[str]:
 
 
 PINNED: Final = _pinned()
+# The newest release of each major.
+V5, V6, V7 = (max((one for one in PINNED if one.startswith(f"{major}.")), key=release_of) for major in (5, 6, 7))
 PROMISES: Final[dict[ClientName, list[str]]] = {profile: _promised(profile) for profile in CLIENTS}
 
 

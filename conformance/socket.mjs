@@ -6,7 +6,7 @@ import { setImmediate as turn, setTimeout as timer } from 'node:timers/promises'
 import WebSocket from 'ws';
 
 import { json } from './chat.mjs';
-import { load } from './clients.mjs';
+import { load, versions } from './clients.mjs';
 import { WatchedState } from './watched.mjs';
 
 // stdout belongs to the answers; the packages write their warnings with console.info.
@@ -17,7 +17,7 @@ globalThis.AI_SDK_LOG_WARNINGS = false;
 const HANG = 1000 * process.env.USECHAT_HANG_SECONDS;
 
 // The only pinned client that has the transport, which came with 7.0.135.
-const ai = await load('7.0.169');
+const ai = await load(versions.at(-1));
 
 const crashes = [];
 process.on('unhandledRejection', error => crashes.push(error));

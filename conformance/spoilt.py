@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from json_values import below
-from promises import release_of
+from promises import V5, V6, V7, release_of
 from streams import answered, built, turns
 from usechat.errors import LocalProtocolError
 from usechat.protocol.chunks import (
@@ -28,11 +28,11 @@ from usechat.protocol.state import StreamState
 __all__ = ["Spoilt", "spoilt"]
 
 _WRITTEN_FOR: Final[dict[ClientName, str]] = {
-    "portable": "6.0.326",
-    "v5": "5.0.277",
-    "v6": "6.0.326",
-    "v7": "7.0.169",
-    "latest": "7.0.169",
+    "portable": V6,
+    "v5": V5,
+    "v6": V6,
+    "v7": V7,
+    "latest": V7,
 }
 _ENDS: Final = st.sampled_from((Finish(), Abort(), Error("no"), FinishStep(), StartStep()))
 _DYNAMIC: Final = (ToolOutputAvailable, ToolOutputError, ToolInputAvailable)

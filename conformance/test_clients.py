@@ -9,7 +9,7 @@ import pytest
 
 from chat_faults import INVALID, faults_of
 from judge import Judge, body_of
-from promises import PINNED, PROMISES, promised, release_of
+from promises import PINNED, PROMISES, V5, V6, V7, promised, release_of
 from samples import OPTIONAL, REQUIRED, sample, text_of
 from usechat.errors import LocalProtocolError, RemoteProtocolError
 from usechat.protocol.chunks import (
@@ -54,17 +54,24 @@ def test_the_pinned_clients_are_those_of_the_judge(judge: Judge) -> None:
 
 
 def test_the_profiles_promise_these_clients() -> None:
-    v5 = ["5.0.92", "5.0.216", "5.0.277"]
-    v6 = ["6.0.0", "6.0.230", "6.0.326"]
-    v7 = ["7.0.0", "7.0.31", "7.0.169"]
+    v5 = ["5.0.92", "5.0.216", V5]
+    v6 = ["6.0.0", "6.0.230", V6]
+    v7 = ["7.0.0", "7.0.31", V7]
     assert {
         "portable": [*v5, *v6, *v7],
         "v5": ["5.0.0", *v5],
         "v6": v6,
         "v7": v7,
-        "latest": ["7.0.169"],
+        "latest": [V7],
     } == PROMISES
     assert promised("portable", [sample("tool-approval-request")]) == [*v6, *v7]
+
+
+def test_only_5_0_92_and_later_5_take_the_finish_reason_unknown(judge: Judge) -> None:
+    chunks = [f'{{"type":"finish","finishReason":"{reason}"}}' for reason in ("unknown", "made-up")]
+    taken = {client: [error is None for error in errors] for client, errors in judge.parse(chunks, PINNED).items()}
+    late = [client for client in PROMISES["portable"] if client.startswith("5.")]
+    assert taken == {client: [client in late, False] for client in PINNED}
 
 
 def test_every_type_and_every_optional_field_has_a_row_and_a_sample() -> None:
@@ -193,7 +200,7 @@ _INVALID: Final[dict[tuple[ClientName, str], set[str]]] = {
     ("portable", "tool-input-error"): {"5.0.92", "5.0.216", "6.0.0"},
     ("v6", "tool-input-error"): {"6.0.0"},
     # No v5 client has a message with an answered approval, so that its check does not know one.
-    ("v5", "tool-output-denied"): {"5.0.92", "5.0.216", "5.0.277"},
+    ("v5", "tool-output-denied"): {"5.0.92", "5.0.216", V5},
 }
 """Where these clients show the right message and call it invalid all the same."""
 

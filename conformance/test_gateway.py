@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agreement import in_common, message_of
 from node import Node
 from pages import Browser, Message, Page, View
-from promises import PINNED, release_of
+from promises import PINNED, V7, release_of
 from session_pages import House, SessionVisit, serving_house
 from support.gateways import SETTINGS
 from support.goldens import Case, cases, mapped
@@ -20,7 +20,7 @@ from usechat.session_agent import read_script
 
 NEWEST: Final = list({release_of(client).major: client for client in PINNED}.values())
 # The release of @ai-sdk/react that `useChat` is taken of; with the others it is the chat class alone.
-HOOKS: Final = {"7.0.169": "4.0.167"}
+HOOKS: Final = {V7: "4.0.167"}
 STEP: Final[Message] = {"type": "step-start"}
 RECORDED: Final = [case for case in cases("agent-ops") if case.name.startswith(("ws_", "v2_"))]
 

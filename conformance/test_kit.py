@@ -14,7 +14,7 @@ import pytest
 from backend import ANN
 from node import HERE
 from pages import Kit, Page, View, Visit, without_reasoning_id
-from promises import PINNED, release_of
+from promises import PINNED, V5, V6, V7, release_of
 from same_json import strict
 from support.hang import HANG_SECONDS
 from support.soak import SEED, SOAK, draws
@@ -55,17 +55,17 @@ export const title = async (): Promise<string | undefined> => (await transport.c
 """
 TOOLS: Final = "lastAssistantMessageIsCompleteWithToolCalls"
 APPROVALS: Final = "lastAssistantMessageIsCompleteWithApprovalResponses"
-NEWEST: Final = ["5.0.277", "6.0.326", "7.0.169"]
+NEWEST: Final = [V5, V6, V7]
 CLIENTS: Final = PINNED if SOAK else NEWEST
 # The chat class of each client, and `useChat` of releases of @ai-sdk/react, without or with a chat of the page's own.
 READERS: Final = [
     *((client, None, False) for client in CLIENTS),
-    ("5.0.277", "2.0.280", False),
-    ("6.0.326", "3.0.323", False),
-    ("6.0.326", "3.0.323", True),
-    ("7.0.169", "4.0.140", False),
-    ("7.0.169", "4.0.167", False),
-    ("7.0.169", "4.0.167", True),
+    (V5, "2.0.280", False),
+    (V6, "3.0.323", False),
+    (V6, "3.0.323", True),
+    (V7, "4.0.140", False),
+    (V7, "4.0.167", False),
+    (V7, "4.0.167", True),
 ]
 
 
@@ -263,9 +263,7 @@ def test_the_stop_button_stops_an_answer_that_was_resumed(visit: Visit, kit: str
     ]
 
 
-@pytest.mark.parametrize(
-    ("visit", "hook"), [("5.0.277", "2.0.280"), ("6.0.326", "3.0.323"), ("7.0.169", "4.0.167")], indirect=["visit"]
-)
+@pytest.mark.parametrize(("visit", "hook"), [(V5, "2.0.280"), (V6, "3.0.323"), (V7, "4.0.167")], indirect=["visit"])
 @pytest.mark.parametrize("own_chat", [False, True])
 def test_strict_mode_resumes_twice_and_stops_nothing(visit: Visit, hook: str, own_chat: bool, kit: str):
     first = visit.page(kit=Kit(kit)).send("hold").until("One")

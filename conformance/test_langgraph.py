@@ -10,13 +10,14 @@ from agreement import agree_in_all_profiles
 from judge import Judge
 from node import Node
 from pages import Browser, Message, Server, Visit
+from promises import V6, V7
 from same_json import strict
 from support.goldens import Case, cases
 
 APPROVALS: Final = "lastAssistantMessageIsCompleteWithApprovalResponses"
 STEP: Final[Message] = {"type": "step-start"}
 # The first release that has approvals, and the newest; test_server_tools.py has the user's answers in all of them.
-WITH_APPROVALS: Final = ["6.0.0", "6.0.326", "7.0.169"]
+WITH_APPROVALS: Final = ["6.0.0", V6, V7]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from judge import Judge
-from promises import PINNED
+from promises import PINNED, V5, V6, V7
 from same_json import as_json, strict
 from support.soak import draws
 from ui_messages import HISTORIES
@@ -17,11 +17,10 @@ from usechat.protocol.model_messages import to_model_messages
 _Part: TypeAlias = dict[str, Any]
 
 MANY: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-NEWEST: Final = "7.0.169"
-V5: Final = tuple(client for client in PINNED if client.startswith("5."))
-V6: Final = tuple(client for client in PINNED if client.startswith("6."))
+ALL_V5: Final = tuple(client for client in PINNED if client.startswith("5."))
+ALL_V6: Final = tuple(client for client in PINNED if client.startswith("6."))
 FIRST_V7: Final = ("7.0.0", "7.0.31")
-OLD: Final = tuple(client for client in PINNED if client not in ("5.0.277", "6.0.326", NEWEST))
+OLD: Final = tuple(client for client in PINNED if client not in (V5, V6, V7))
 
 
 class Differs(NamedTuple):
@@ -107,27 +106,27 @@ def of_6_0_0(item: _Part) -> _Part:
 
 DIFFERENCES: Final = (
     # Parts and fields that are newer than the client.
-    Differs((*V5, *V6), unknown("custom", "reasoning-file", "steering-message")),
+    Differs((*ALL_V5, *ALL_V6), unknown("custom", "reasoning-file", "steering-message")),
     Differs(FIRST_V7, unknown("steering-message")),
-    Differs((*V5, *V6), without("providerReference", kinds=("file",))),
-    Differs((*V5, *V6), given=changed("file", data_is_the_url)),
-    Differs((*V5, "6.0.0"), without("providerMetadata", kinds=("file",), roles=("assistant",))),
+    Differs((*ALL_V5, *ALL_V6), without("providerReference", kinds=("file",))),
+    Differs((*ALL_V5, *ALL_V6), given=changed("file", data_is_the_url)),
+    Differs((*ALL_V5, "6.0.0"), without("providerMetadata", kinds=("file",), roles=("assistant",))),
     Differs(("5.0.0",), without("providerMetadata", roles=("system", "user"))),
     Differs(("5.0.0",), without("filename", kinds=("file",), roles=("assistant",))),
     Differs(("5.0.0",), of_a_call(lambda part: dropped(part, "rawInput"))),
     Differs(("5.0.0", "5.0.92"), given=changed("tool-result", lambda item: dropped(item, "providerOptions"))),
-    Differs((*V5, "6.0.0"), of_a_call(lambda part: dropped(part, "resultProviderMetadata"))),
-    Differs(V5, without("providerExecuted", "rawInput", kinds=("dynamic-tool",))),
+    Differs((*ALL_V5, "6.0.0"), of_a_call(lambda part: dropped(part, "resultProviderMetadata"))),
+    Differs(ALL_V5, without("providerExecuted", "rawInput", kinds=("dynamic-tool",))),
     Differs(OLD, without("dynamic", kinds=("dynamic-tool",))),
     # Approvals.
-    Differs(V5, of_a_call(lambda part: dropped(part, "approval"))),
-    Differs(V5, as_unanswered("output-denied")),
-    Differs((*V5, *V6, *FIRST_V7), as_unanswered("approval-requested")),
-    Differs((*V5, *V6), as_unanswered("approval-responded")),
+    Differs(ALL_V5, of_a_call(lambda part: dropped(part, "approval"))),
+    Differs(ALL_V5, as_unanswered("output-denied")),
+    Differs((*ALL_V5, *ALL_V6, *FIRST_V7), as_unanswered("approval-requested")),
+    Differs((*ALL_V5, *ALL_V6), as_unanswered("approval-responded")),
     Differs(("6.0.0",), of_an_approval("signature")),
     Differs(("6.0.0", "6.0.230", *FIRST_V7), of_an_approval("inputSchemaInput")),
-    Differs((*V6, *FIRST_V7), of_an_approval("requestReason")),
-    Differs(V6, of_an_approval("isAutomatic")),
+    Differs((*ALL_V6, *FIRST_V7), of_an_approval("requestReason")),
+    Differs(ALL_V6, of_an_approval("isAutomatic")),
     Differs(("6.0.0",), of_a_call(answered_by_the_provider)),
     Differs(
         ("6.0.0",),
@@ -136,7 +135,7 @@ DIFFERENCES: Final = (
     Differs(("6.0.0",), given=changed("tool-result", of_6_0_0)),
     # What the client throws at, or gives without sense.
     Differs(("5.0.0",), of_a_call(unfinished), refused=True),
-    Differs(V5, of_a_call(failed_with_null), refused=True),
+    Differs(ALL_V5, of_a_call(failed_with_null), refused=True),
     Differs(("6.0.0",), of_a_call(denied_without_approval), refused=True),
     Differs(("6.0.230", *FIRST_V7), of_a_call(failed_with_metadata_of_the_result), refused=True),
 )
@@ -168,7 +167,7 @@ def is_said(message: _Part) -> bool:
     return message["role"] in ("system", "user") or message["content"] != []
 
 
-@pytest.mark.parametrize("clients", [V5, V6, (*FIRST_V7, NEWEST)], ids=["v5", "v6", "v7"])
+@pytest.mark.parametrize("clients", [ALL_V5, ALL_V6, (*FIRST_V7, V7)], ids=["v5", "v6", "v7"])
 def test_the_messages_for_a_model_are_those_of_every_release(judge: Judge, clients: tuple[str, ...]) -> None:
     @settings(MANY, max_examples=draws(60, 20))
     @given(HISTORIES)
@@ -177,7 +176,7 @@ def test_the_messages_for_a_model_are_those_of_every_release(judge: Judge, clien
             history = seen(client, messages, refused=True)
             theirs = judge.model_messages([as_json(message) for message in history], [client])[client]
             assert "crash" not in theirs, (client, theirs)
-            given = theirs["messages"] if client == NEWEST else [*filter(is_said, theirs["messages"])]
+            given = theirs["messages"] if client == V7 else [*filter(is_said, theirs["messages"])]
             assert strict(given) == strict(expected(client, history)), client
 
     check()
@@ -186,7 +185,7 @@ def test_the_messages_for_a_model_are_those_of_every_release(judge: Judge, clien
 def test_where_the_sdk_throws_the_messages_are_given(judge: Judge) -> None:
     relative = {"type": "file", "mediaType": "image/png", "url": "/uploads/cat.png"}
     history = [UIMessage("m", "user", [relative])]
-    thrown = judge.model_messages([as_json(message) for message in history], [NEWEST])[NEWEST]
+    thrown = judge.model_messages([as_json(message) for message in history], [V7])[V7]
     assert [crash["name"] for crash in thrown["crash"]] == ["TypeError"]
     data = {"type": "url", "url": "/uploads/cat.png"}
     assert to_model_messages(history) == [

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from json_values import ARGUMENTS
 from judge import Judge
-from promises import PINNED, release_of
+from promises import PINNED, V5, V6, V7, release_of
 from same_json import as_json, strict
 from streams import Part, Turn, answered, turns
 from support.soak import SEED, draws
@@ -34,7 +34,7 @@ from usechat.protocol.chunks import (
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
 
-V5, V6, V7 = NEWEST = ("5.0.277", "6.0.326", "7.0.169")
+NEWEST = (V5, V6, V7)
 MANY: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 

@@ -7,7 +7,7 @@ import pytest
 from agents import SECRET
 from backend import ANN, BOB, BODY_LIMIT
 from pages import Message, Server, Visit, without_reasoning_id
-from promises import PROMISES
+from promises import PROMISES, V7
 from same_json import strict
 from usechat.protocol.clients import ClientName
 
@@ -236,7 +236,7 @@ def test_a_message_that_is_too_large_is_refused(visit: Visit):
     assert visit.seen() == []
 
 
-@pytest.mark.parametrize("visit", ["7.0.169"], indirect=True)
+@pytest.mark.parametrize("visit", [V7], indirect=True)
 def test_a_message_that_is_too_large_by_default_is_refused(visit: Visit):
     view = visit.page().send("x" * (10 * 1024 * 1024)).settle()
 

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from pages import Endpoint, Message, Server, Visit, without_reasoning_id
-from promises import PINNED, release_of
+from promises import PINNED, V5, V6, V7, release_of
 from same_json import strict
 
 pytest_plugins = ["served"]
@@ -35,14 +35,14 @@ SHOWN: Final = ['"assistant"', "First", '"Pa"', '"cold"', "Third"]
 # The chat class of each client, then `useChat` of releases of @ai-sdk/react, without or with a chat object of the
 # page's own: does an open page that resumes begin the message anew? If not, it adds the replay to what it has.
 RESUMING: Final = [
-    *((client, None, False, client in ("6.0.326", "7.0.169")) for client in PINNED),
-    ("5.0.277", "2.0.280", False, False),
-    ("6.0.326", "3.0.323", False, False),
-    ("6.0.326", "3.0.323", True, True),
-    ("7.0.169", "4.0.140", False, False),
-    ("7.0.169", "4.0.140", True, True),
-    ("7.0.169", "4.0.141", False, True),
-    ("7.0.169", "4.0.167", False, True),
+    *((client, None, False, client in (V6, V7)) for client in PINNED),
+    (V5, "2.0.280", False, False),
+    (V6, "3.0.323", False, False),
+    (V6, "3.0.323", True, True),
+    (V7, "4.0.140", False, False),
+    (V7, "4.0.140", True, True),
+    (V7, "4.0.141", False, True),
+    (V7, "4.0.167", False, True),
 ]
 
 

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge import Judge, body_of
-from promises import PROMISES
+from promises import PROMISES, V7
 from same_json import as_json, strict
 from support.soak import draws
 from usechat.protocol.chunks import Chunk
@@ -267,7 +267,7 @@ def nested(levels: int, innermost: Any) -> Any:
 def test_a_very_deep_value_is_cut_at_the_depth_that_a_request_may_have(judge: Judge):
     outputs = results_in(judge, nested(100_000, 0))
     assert outputs == dict.fromkeys(CLIENTS, nested(MAX_DEPTH, "[nested too deeply]"))
-    message = {"id": "m", "role": "assistant", "parts": [call({}, outputs["7.0.169"])]}
+    message = {"id": "m", "role": "assistant", "parts": [call({}, outputs[V7])]}
     request = decode_request(json.dumps({"id": "chat", "messages": [message]}).encode())
     assert as_json(request.last) == message
 
@@ -284,7 +284,7 @@ def test_a_very_deep_value_is_cut_at_the_depth_that_a_request_may_have(judge: Ju
     ids=["text", "list", "text and a small limit", "object and a small limit", "text and a large limit"],
 )
 def test_a_huge_value_keeps_its_beginning_up_to_the_limit(judge: Judge, output: Any, limit: int, expected: Any):
-    clients = ["5.0.92", "6.0.0", "7.0.169"]
+    clients = ["5.0.92", "6.0.0", V7]
     found = results_in(judge, output, clients, value_limit=limit)
     # Compared without the help of pytest, which would take minutes to explain a difference.
     assert [client for client in clients if found[client] != expected] == []
@@ -360,5 +360,5 @@ def compound(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def test_the_clients_take_any_mixture_of_python_values(judge: Judge, value: Any):
     chunks = use_everywhere(lambda: value)
     assert SECRET not in body_of(chunks)
-    for message in messages(judge, chunks, ["5.0.216", "7.0.169"]).values():
+    for message in messages(judge, chunks, ["5.0.216", V7]).values():
         assert message["parts"][-1] == AFTER

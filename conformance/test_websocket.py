@@ -8,12 +8,13 @@ import pytest
 from backend import ANN, BOB
 from node import Node
 from pages import Browser, Message, Server, Visit, bearer, without_reasoning_id
+from promises import V7
 from same_json import strict
 from socket_pages import Page
 
 pytest_plugins = ["served"]
 
-CLIENT: Final = "7.0.169"
+CLIENT: Final = V7
 STEP: Final[Message] = {"type": "step-start"}
 
 

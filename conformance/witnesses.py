@@ -4,6 +4,7 @@ import json
 from typing import Any, Final, NamedTuple
 
 from chat_faults import INVALID, REFUSED
+from promises import V5, V6, V7
 from usechat.protocol.clients import ClientName
 
 __all__ = ["WITNESSES", "Witness"]
@@ -36,39 +37,40 @@ _ASK: Final = {"type": "tool-approval-request", "approvalId": "a", "toolCallId":
 _ANSWER: Final = {"type": "tool-approval-response", "approvalId": "a", "approved": True}
 
 WITNESSES: Final[dict[str, Witness]] = {
-    "json": Witness(_body(*_BEGIN) + 'data: {"type":"data-x","data":NaN}\n\n', "7.0.169", {REFUSED}),
-    "no-chunks": Witness('data: {"type":"start"}\ndata: {"type":"finish"}\n', "7.0.169", {"nothing is read"}),
-    "object": Witness(_body(*_BEGIN) + "data: []\n\n", "7.0.169", {REFUSED}),
-    "forbidden-key": Witness(_body(*_BEGIN, {"type": "data-x", "data": {"__proto__": 1}}), "7.0.169", {REFUSED}),
-    "unknown-type": Witness(_body(*_BEGIN, {"type": "message-start"}), "7.0.169", {REFUSED}),
-    "shape": Witness(_body({"type": "start", "messageId": None}), "7.0.169", {REFUSED}),
+    "json": Witness(_body(*_BEGIN) + 'data: {"type":"data-x","data":NaN}\n\n', V7, {REFUSED}),
+    "no-chunks": Witness('data: {"type":"start"}\ndata: {"type":"finish"}\n', V7, {"nothing is read"}),
+    "event-cut-off": Witness(
+        _body(*_BEGIN, _TEXT) + f"data: {json.dumps(_TEXT_END)}\n", V7, {"a part stays streaming"}
+    ),
+    "object": Witness(_body(*_BEGIN) + "data: []\n\n", V7, {REFUSED}),
+    "forbidden-key": Witness(_body(*_BEGIN, {"type": "data-x", "data": {"__proto__": 1}}), V7, {REFUSED}),
+    "unknown-type": Witness(_body(*_BEGIN, {"type": "message-start"}), V7, {REFUSED}),
+    "shape": Witness(_body({"type": "start", "messageId": None}), V7, {REFUSED}),
     "unknown-field": Witness(_body(*_BEGIN, {"type": "finish", "usage": 1}), "5.0.216", {REFUSED}),
-    "too-new": Witness(_body(*_BEGIN, {"type": "custom", "kind": "a.b"}), "6.0.326", {REFUSED}),
+    "too-new": Witness(_body(*_BEGIN, {"type": "custom", "kind": "a.b"}), V6, {REFUSED}),
     "late-start": Witness(
         _body(*_BEGIN, _TEXT, _TEXT_END, {"type": "start", "messageId": "other"}, *_END),
-        "7.0.169",
+        V7,
         {"there are two messages"},
     ),
     "after-error": Witness(
         _body(*_BEGIN, {"type": "error", "errorText": "no"}, _TEXT, _TEXT_END),
-        "7.0.169",
+        V7,
         {"chunks are never read"},
     ),
-    "part-not-open": Witness(_body(*_BEGIN, {"type": "text-delta", "id": "t", "delta": "x"}), "7.0.169", {REFUSED}),
-    "part-open-twice": Witness(_body(*_BEGIN, _TEXT, _TEXT, _TEXT_END, *_END), "7.0.169", {"a part stays streaming"}),
-    "part-left-open": Witness(_body(*_BEGIN, _TEXT, *_END), "7.0.169", {"a part stays streaming"}),
-    "call-unknown": Witness(_body(*_BEGIN, _OUTPUT), "7.0.169", {REFUSED}),
+    "part-not-open": Witness(_body(*_BEGIN, {"type": "text-delta", "id": "t", "delta": "x"}), V7, {REFUSED}),
+    "part-open-twice": Witness(_body(*_BEGIN, _TEXT, _TEXT, _TEXT_END, *_END), V7, {"a part stays streaming"}),
+    "part-left-open": Witness(_body(*_BEGIN, _TEXT, *_END), V7, {"a part stays streaming"}),
+    "call-unknown": Witness(_body(*_BEGIN, _OUTPUT), V7, {REFUSED}),
     "call-twice": Witness(
         _body(*_BEGIN, _INPUT, _OUTPUT, {"type": "finish-step"}, {"type": "start-step"}, _INPUT, *_END),
         "7.0.31",
         {"calls are missing", "a result is lost", "a tool is run twice"},
     ),
     "call-order": Witness(
-        _body(*_BEGIN, _INPUT, _OUTPUT, _ASK, *_EMPTY_STEP, *_END), "7.0.169", {INVALID, "a result is lost"}
+        _body(*_BEGIN, _INPUT, _OUTPUT, _ASK, *_EMPTY_STEP, *_END), V7, {INVALID, "a result is lost"}
     ),
-    "call-changed": Witness(
-        _body(*_BEGIN, _INPUT, {**_OUTPUT, "dynamic": True}), "5.0.277", {REFUSED, "a result is lost"}
-    ),
+    "call-changed": Witness(_body(*_BEGIN, _INPUT, {**_OUTPUT, "dynamic": True}), V5, {REFUSED, "a result is lost"}),
     "call-across-steps": Witness(
         _body(
             *_BEGIN,
@@ -78,16 +80,16 @@ WITNESSES: Final[dict[str, Witness]] = {
             _INPUT,
             *_END,
         ),
-        "7.0.169",
+        V7,
         {"calls are doubled", "an input stays streaming"},
     ),
     "call-left-open": Witness(
         _body(*_BEGIN, {"type": "tool-input-start", "toolCallId": "c", "toolName": "f"}, *_END),
-        "7.0.169",
+        V7,
         {"an input stays streaming"},
     ),
-    "call-invalid": Witness(_body(*_BEGIN, _INPUT, _ASK, _OUTPUT, *_EMPTY_STEP, *_END), "7.0.169", {INVALID}),
-    "approval-unknown": Witness(_body(*_BEGIN, _INPUT, _ANSWER), "7.0.169", {REFUSED}, "v7"),
+    "call-invalid": Witness(_body(*_BEGIN, _INPUT, _ASK, _OUTPUT, *_EMPTY_STEP, *_END), V7, {INVALID}),
+    "approval-unknown": Witness(_body(*_BEGIN, _INPUT, _ANSWER), V7, {REFUSED}, "v7"),
     "approval-twice": Witness(
         _body(
             *_BEGIN,
@@ -101,9 +103,9 @@ WITNESSES: Final[dict[str, Witness]] = {
             *_EMPTY_STEP,
             *_END,
         ),
-        "7.0.169",
+        V7,
         {INVALID},
         "v7",
     ),
-    "resubmits": Witness(_body(*_BEGIN, _INPUT, _OUTPUT, *_END), "7.0.169", {"the page posts again"}),
+    "resubmits": Witness(_body(*_BEGIN, _INPUT, _OUTPUT, *_END), V7, {"the page posts again"}),
 }

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec import UNSET
 
 from judge import Judge
-from promises import PROMISES, promised, release_of
+from promises import PROMISES, V7, promised, release_of
 from same_json import as_json, strict
 from usechat.errors import LocalProtocolError
 from usechat.protocol.chunks import (
@@ -292,11 +292,11 @@ class Writing(RuleBasedStateMachine):
         results = self._judge.read(self._chunks, clients, continues=continues)
         for client in clients:
             self._accepted(client, results[client])
-        if "7.0.169" in clients:
+        if V7 in clients:
             reader = MessageReader(self._continues)
             for chunk in self._chunks:
                 reader.apply(chunk)
-            assert strict(as_json(reader.message)) == strict(results["7.0.169"]["accumulated"])
+            assert strict(as_json(reader.message)) == strict(results[V7]["accumulated"])
         assert self._judge.posts(self._chunks, clients[-1:], continues=continues) == dict.fromkeys(clients[-1:], 1)
 
     def _end(self) -> list[Chunk]:

@@ -45,8 +45,8 @@ def _work(settings: WorkerSettings) -> None:
         conflict=settings.conflict,
         on_end=speaker.on_end,
         turn=TurnLimits(linger=settings.linger),
-        # Nobody signs in, so that all chats are one user's.
-        turns_per_user=2_000,
+        # Nobody signs in, and all requests come from here.
+        turns_per_address=2_000,
     )
     app = create_app(
         speaker,

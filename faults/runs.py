@@ -13,13 +13,14 @@ from msgspec import Struct
 from cluster import PATH, Cluster
 from followers import Follower, Frame, follow_once
 from pages import Message, Page, View
+from promises import V5, V6, V7
 from speaker import Script, script_text
 from support.hang import HANG_SECONDS
 
 __all__ = ["CLIENTS", "Expected", "Record", "Run", "Shown", "Stage"]
 
 # Of each major the newest release, and the oldest one that the default stream is made for.
-CLIENTS = ("5.0.277", "6.0.326", "7.0.169", "7.0.0")
+CLIENTS = (V5, V6, V7, "7.0.0")
 # How often somebody reloads a page before it is called hung.
 _RELOADS = 8
 

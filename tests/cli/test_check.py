@@ -73,6 +73,33 @@ def test_the_format_of_ai_sdk_4_is_told_with_the_upgrade_that_is_due(recording: 
     )
 
 
+def test_an_event_that_lacks_its_blank_line_is_refused() -> None:
+    begun = 'data: {"type":"start","messageId":"m"}\n\n'
+    told = (
+        1,
+        "<stdin>:3: An event at the end without its blank line: every client drops it.\n"
+        "  rule    event-cut-off\n"
+        "  remedy  End each event with a blank line, the last one, too.\n",
+        "",
+    )
+    for ending in ("", "\n", "\r\n"):
+        assert usechat("check", "-", stdin=f'{begun}data: {{"type":"finish"}}{ending}') == told
+    whole = f'{begun}data: {{"type":"finish"}}\n\n'
+    # No client needs to read this one.
+    for last in ("", "data: [DONE]", "data: [DONE]\n", ": a comment\n"):
+        assert usechat("check", "-", stdin=whole + last)[0] == 0
+
+
+def test_who_takes_the_reason_unknown_is_told() -> None:
+    chunks = '{"type":"start"}\n{"type":"finish","finishReason":"%s"}\n'
+    code, out, _ = usechat("check", "-", stdin=chunks % "unknown")
+    problem = "The finish chunk has the reason 'unknown', which only ai 5.0.92 and later 5 take: send 'other'."
+    assert (code, out.splitlines()[0]) == (1, f"<stdin>:2: {problem}")
+    code, out, _ = usechat("check", "-", stdin=chunks % "made-up")
+    problem = "The finish chunk has a wrong field: Invalid enum value 'made-up' - at `$.finishReason`."
+    assert (code, out.splitlines()[0]) == (1, f"<stdin>:2: {problem}")
+
+
 def test_the_message_goes_to_stdout_and_the_verdict_beside_it() -> None:
     code, out, err = usechat("check", "--message", str(SAMPLE))
     message = json.loads(out)

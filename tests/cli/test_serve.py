@@ -520,5 +520,6 @@ def test_the_hello_example_reasons_calls_a_tool_and_answers(folder: Path) -> Non
 def test_without_its_extra_the_command_says_what_to_install(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "usechat.cli.launch", raising=False)
+    monkeypatch.delitem(sys.modules, "usechat.cli.listening", raising=False)
     sentence = "usechat serve needs uvicorn. Install it with: pip install 'usechat[server]'\n"
     assert refuse("agents:agent") == (2, "", sentence)

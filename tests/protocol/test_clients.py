@@ -149,4 +149,4 @@ def test_what_a_release_refuses_is_named() -> None:
     assert newer_than(Finish("interrupted"), Release(5, 277)) == ["the value `interrupted` of `finishReason`"]
     assert newer_than(Custom("a.b"), Release(6, 326)) == ["the chunk `custom`"]
     assert newer_than(Data("data-x", 1, "i"), Release(5, 0)) == []
-    assert str(Release(7, 169)) == "7.0.169"
+    assert str(Release(7, 170)) == "7.0.170"

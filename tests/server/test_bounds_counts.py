@@ -18,6 +18,7 @@ from usechat.agents.chat import Chat
 from usechat.protocol.requests import decode_request
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
+from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
 
 pytestmark = pytest.mark.anyio
@@ -95,7 +96,7 @@ async def test_64_agents_have_threads_and_the_next_one_waits_for_a_place() -> No
     def all_begin() -> bool:
         return all(began.acquire(timeout=HANG_SECONDS) for _ in range(64))
 
-    async with serving(create_app(agent, grace=None)) as http:
+    async with serving(create_app(agent, settings=ChatSettings(turns_per_address=65), grace=None)) as http:
         for number in range(65):
             assert await begin(http, f"chat-{number}") == (200, "", None)
         assert await asyncio.to_thread(all_begin)

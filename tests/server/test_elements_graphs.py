@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +14,16 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
-from support.frameworks import HumanInTheLoopMiddleware, InMemorySaver, create_agent, create_deep_agent, tool
+from support.frameworks import (
+    START,
+    HumanInTheLoopMiddleware,
+    InMemorySaver,
+    MessagesState,
+    StateGraph,
+    create_agent,
+    create_deep_agent,
+    tool,
+)
 from support.hang import HANG_SECONDS
 from support.loopback import parts, serving
 from support.scripted_model import Reply, ScriptedModel, calls, says
@@ -183,6 +193,41 @@ def test_an_approval_is_the_users_whose_thread_waits() -> None:
         assert (edited.status_code, sent) == (200, ["Bonn"])
         again = post(url, "ann", said("Kiel"), answer)
         assert (again.status_code, sent) == (409, ["Bonn"])
+
+
+def test_chats_that_share_a_thread_run_in_it_one_after_the_other() -> None:
+    chats = [f"chat {number}" for number in range(6)]
+    arrived: list[str] = []
+    all_arrived = asyncio.Event()
+    at_work: list[str] = []
+    at_once: list[int] = []
+
+    async def same_thread(_request: Request) -> str:
+        arrived.append("one")
+        if len(arrived) == len(chats):
+            all_arrived.set()
+        return "everybody's"
+
+    async def work(state: Any) -> dict[str, Any]:
+        at_work.append("one")
+        at_once.append(len(at_work))
+        await all_arrived.wait()
+        at_work.pop()
+        return {"messages": [("ai", f"after {len(state['messages'])}")]}
+
+    saver = InMemorySaver()
+    graph = StateGraph(MessagesState).add_node("work", work).add_edge(START, "work").compile(checkpointer=saver)
+    with served(graph, thread_id=same_thread) as url, ThreadPoolExecutor(len(chats)) as pool:
+
+        def talk(chat: str) -> int:
+            body = {"id": chat, "messages": [said("Hello", chat)]}
+            return httpx.post(url, json=body, timeout=HANG_SECONDS).status_code
+
+        assert list(pool.map(talk, chats)) == [200] * len(chats)
+    assert at_once == [1] * len(chats)
+    kept = graph.get_state({"configurable": {"thread_id": "everybody's"}}).values["messages"]
+    assert sorted(message.id for message in kept if message.type == "human") == chats
+    assert [message.content for message in kept if message.type == "ai"] == [f"after {n}" for n in range(1, 12, 2)]
 
 
 def test_a_run_that_is_left_or_followed_by_a_newer_message_leaves_its_thread_whole() -> None:

@@ -319,7 +319,7 @@ def test_openapi_lists_what_each_route_takes_and_answers() -> None:
             ["200", "400", "401", "404"],
             [("path", "chat_id"), ("query", "before"), ("query", "limit")],
         ),
-        "delete /v1/api/chat/{chat_id}": (["204", "400", "401", "403", "404"], [("path", "chat_id")]),
+        "delete /v1/api/chat/{chat_id}": (["204", "400", "401", "403", "404", "503"], [("path", "chat_id")]),
         "get /v1/api/chats": (["200", "400", "401", "403", "404"], [("query", "after"), ("query", "limit")]),
     }
 

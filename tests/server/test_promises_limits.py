@@ -84,6 +84,22 @@ async def test_of_50_turns_at_the_same_instant_16_run() -> None:
             assert crowd.running == 0
 
 
+@pytest.mark.anyio
+async def test_where_nobody_signs_in_turns_are_counted_by_the_address_that_they_come_from() -> None:
+    many = (429, "Too many answers are being written for you at once.")
+    elsewhere = httpx.AsyncHTTPTransport(local_address="127.0.0.2", limits=httpx.Limits(max_connections=None))
+    async with crowded(ChatSettings(turns_per_address=16)) as (crowd, http):
+        for _ in range(2):
+            answers = Counter(await asyncio.gather(*(post(http, f"chat-{number}") for number in range(50))))
+            assert answers == {(200, ""): 16, many: 34}
+            async with httpx.AsyncClient(transport=elsewhere, base_url=http.base_url, timeout=HANG_SECONDS) as other:
+                assert await post(other, "another") == (200, "")
+            assert crowd.running == 17
+            for chat in [*(f"chat-{number}" for number in range(50)), "another"]:
+                assert (await http.post(f"/api/chat/{chat}/stop")).status_code == 204
+            assert crowd.running == 0
+
+
 WAITS = (429, "Too many messages wait in this chat.")
 WRITES = (409, "An answer is still being written in this chat.")
 

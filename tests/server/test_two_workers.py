@@ -130,6 +130,9 @@ async def test_while_redis_is_away_new_turns_get_503_and_readyz_says_so(
         assert refusal == (503, "5")
         assert await metric(workers.a, "usechat_store_errors_total") > 0
         server.start()
+        async with asyncio.timeout(HANG_SECONDS):
+            while (await workers.a.get("/readyz")).status_code != 200:
+                pass
         async with workers.post(workers.a, "hello") as answered:
             assert (await types(answered.aiter_lines()))[-1] == "finish"
 

@@ -214,6 +214,36 @@ async def test_while_redis_is_away_new_turns_are_refused_and_those_that_run_are_
         await a.store.claim(head("other"))
 
 
+async def test_once_redis_is_known_to_be_away_everything_fails_at_once_until_it_is_back(
+    forgetful: RedisServer,
+) -> None:
+    async with worker(forgetful) as a:
+        store = a.store
+        forgetful.kill()
+        with without_patience(a):
+            with pytest.raises(StoreAwayError):
+                await store.claim(head())
+            # None of them waits for anything, so the first step of each is its last.
+            for asked in (
+                store.claim(head()),
+                store.live("chat"),
+                store.find("chat", "mark"),
+                store.stop(head(), "stopped", 1.0),
+                store.forget("chat"),
+                store.are_spent("chat", ["id"]),
+            ):
+                with pytest.raises(StoreAwayError):
+                    asked.send(None)
+            with pytest.raises(StopIteration) as answered:
+                store.answers().send(None)
+            assert answered.value.value is False
+        forgetful.start()
+        # Nobody has asked for anything that could tell.
+        await until(lambda: not store.line.is_away)
+        assert await store.live("chat") is None
+        await store.claim(head())
+
+
 @pytest.mark.usefixtures("_soon_settled")
 @pytest.mark.parametrize("how", ["paused", "full", "read-only", "cut"])
 async def test_a_redis_that_does_nothing_for_a_while_gets_everything_later(forgetful: RedisServer, how: str) -> None:

@@ -45,7 +45,9 @@ class Asks:
         spends: Sequence[str] = (),
         may_replace: bool = True,
         is_awaited: bool = False,
+        address: str = "",
     ) -> None:
+        self.address = address
         number = next(_numbers)
         self.head = TurnHead(f"{number:08x}-turn", chat, owner, f"m{number}")
         self.regenerates = regenerates
@@ -95,13 +97,20 @@ class Host:
         limits: TurnLimits = FOREVER,
         conflict: Conflict = "replace",
         per_owner: int = 1000,
+        per_address: int = 1000,
         per_process: int = 1000,
     ) -> None:
         self.store = store or MemoryTurnStore()
         self.stored: list[str] = []
         self.ends: list[tuple[str, Outcome]] = []
         self.store_it: Callable[[], Awaitable[None]] = _nothing
-        settings = TurnSettings(limits=limits, conflict=conflict, per_owner=per_owner, per_process=per_process)
+        settings = TurnSettings(
+            limits=limits,
+            conflict=conflict,
+            per_owner=per_owner,
+            per_address=per_address,
+            per_process=per_process,
+        )
         self.turns = Turns(self.store, self, settings, explain=masked, ended=self._ended)
 
     async def has_ended(self, head: TurnHead) -> bool:

@@ -35,17 +35,24 @@ async def statuses(host: Host, asked: list[Asks]) -> list[int]:
 
 @stores
 @pytest.mark.parametrize(
-    ("owner", "per_owner", "per_process", "refused"),
-    [("owner", 7, 1000, 429), ("owner", 1000, 7, 503), ("", 7, 1000, 200), ("", 1, 7, 503)],
+    ("owner", "address", "most", "refused"),
+    [
+        ("owner", "", {"per_owner": 7}, 429),
+        ("owner", "here", {"per_owner": 7, "per_address": 1}, 429),
+        ("owner", "", {"per_process": 7}, 503),
+        ("", "here", {"per_address": 7, "per_owner": 1}, 429),
+        ("", "here", {"per_process": 7}, 503),
+        ("", "", {"per_owner": 1, "per_address": 1, "per_process": 7}, 503),
+    ],
 )
 def test_exactly_as_many_turns_begin_as_may(
-    new_store: NewStore, owner: str, per_owner: int, per_process: int, refused: int
+    new_store: NewStore, owner: str, address: str, most: dict[str, Any], refused: int
 ) -> None:
     async def main() -> None:
-        host = Host(new_store(), per_owner=per_owner, per_process=per_process)
+        host = Host(new_store(), **most)
         async with host.turns.serve():
             for _ in range(2):
-                asked = [Asks(f"chat-{number}", owner) for number in range(50)]
+                asked = [Asks(f"chat-{number}", owner, address=address) for number in range(50)]
                 assert sorted(await statuses(host, asked)) == sorted([200] * 7 + [refused] * 43)
                 await host.stop_all(*asked)
                 await asyncio.sleep(1)

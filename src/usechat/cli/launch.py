@@ -14,12 +14,11 @@ from msgspec import structs
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
-from uvicorn import Server
 from uvicorn.supervisors import ChangeReload
 
 from usechat.agents.registry import find_agent
 from usechat.cli.databases import cause
-from usechat.cli.listening import configure, cors_hint, listen, serve
+from usechat.cli.listening import Server, configure, cors_hint, listen, serve
 from usechat.cli.settings import ServeError, ServeSettings
 from usechat.cli.targets import load_target
 from usechat.cli.workers import run_workers

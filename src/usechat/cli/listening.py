@@ -9,18 +9,46 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+import uvicorn
 from starlette.types import ASGIApp
-from uvicorn import Config, Server
+from uvicorn import Config
 
 from usechat.cli.logs import logging_config
 from usechat.cli.settings import ListenSettings, LogFormat, ServeError
 
-__all__ = ["configure", "cors_hint", "listen", "serve"]
+__all__ = ["Server", "configure", "cors_hint", "listen", "serve"]
 
 # A client that does not read would keep its response open for ever.
 _LAST_SENDS: Final = 3
 # How much the system takes in for a client before it has sent what it has.
 _UNSENT: Final = 128 * 1024
+# Every so many ticks of uvicorn, which are a tenth of a second apart: 10 seconds.
+_SWEEP_TICKS: Final = 100
+
+
+class Server(uvicorn.Server):
+    """Aborts connections that it has closed and whose clients read nothing more for 10 to 20 seconds.
+
+    uvicorn would keep such a connection, with what it has still to send, for as long as the client does.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        # What each closed connection had still to send when we last looked.
+        self._unsent: dict[Any, int] = {}
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _SWEEP_TICKS == 0:
+            self._sweep()
+        return await super().on_tick(counter)
+
+    def _sweep(self) -> None:
+        connections: set[Any] = self.server_state.connections
+        closed = {each: each.transport.get_write_buffer_size() for each in connections if each.transport.is_closing()}
+        for connection, unsent in closed.items():
+            if self._unsent.get(connection) == unsent:
+                connection.transport.abort()
+        self._unsent = closed
 
 
 def listen(settings: ListenSettings) -> socket.socket:

@@ -1,4 +1,4 @@
-"""The chunks of the UI message stream, one class for each type of `ai` 7.0.169.
+"""The chunks of the UI message stream, one class for each type of `ai` 7.0.170.
 
 An absent field is `UNSET` and left out on the wire, because every client refuses `null` there. `input`, `output`,
 `data` and `messageMetadata` may be `None`: the client takes `null` for these.

@@ -285,6 +285,6 @@ CLIENTS: Final[dict[ClientName, Client]] = {
         Client("v5", (Release(5, 0),)),
         Client("v6", (Release(6, 0),)),
         Client("v7", (Release(7, 0),)),
-        Client("latest", (Release(7, 169),)),
+        Client("latest", (Release(7, 170),)),
     )
 }

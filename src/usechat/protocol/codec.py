@@ -84,7 +84,10 @@ def read_chunk(wire: dict[str, Any]) -> Decoded:
     try:
         chunk = msgspec.convert(wire, kind)
     except msgspec.ValidationError as error:
-        raise remote_error("shape", str(name), f"The {name} chunk has a wrong field: {error}.") from None
+        problem = f"The {name} chunk has a wrong field: {error}."
+        if name == "finish" and wire.get("finishReason") == "unknown":
+            problem = "The finish chunk has the reason 'unknown', which only ai 5.0.92 and later 5 take: send 'other'."
+        raise remote_error("shape", str(name), problem) from None
     if isinstance(chunk, TextEnd) and any("type" not in citation["source"] for citation in wire.get("citations", ())):
         problem = "The text-end chunk has a wrong field: the source of a citation lacks its `type`."
         raise remote_error("shape", "text-end", problem)

@@ -1,6 +1,6 @@
 """Messages for a model: what the AI SDK's `convertToModelMessages` makes of the messages of a chat.
 
-The form is that of the newest release, 7.0.169, whatever clients a stream is written for: it is read by Python, and has
+The form is that of the newest release, 7.0.170, whatever clients a stream is written for: it is read by Python, and has
 everything that the older forms have. conformance/test_model_messages.py has the differences of the older releases.
 """
 

@@ -1,4 +1,4 @@
-"""Chunks to the very message that the client builds of them, as `ai` 7.0.169 does it, or the newest of 5 or 6."""
+"""Chunks to the very message that the client builds of them, as `ai` 7.0.170 does it, or the newest of 5 or 6."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias, cast

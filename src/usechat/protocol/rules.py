@@ -34,6 +34,10 @@ RULES: Final[dict[str, Rule]] = {
         "A body without a single event: the client shows no message and no error.",
         "Send server-sent events: `data:`, the chunk, and a blank line after each.",
     ),
+    "event-cut-off": Rule(
+        "An event at the end without its blank line: every client drops it.",
+        "End each event with a blank line, the last one, too.",
+    ),
     "object": Rule("A chunk that is not a JSON object.", 'Send {"type": …}.'),
     "forbidden-key": Rule(
         "A key that the client's parser refuses.",

@@ -33,8 +33,11 @@ _V4_REMEDY: Final = (
 
 
 class Event(NamedTuple):
+    """What one event says; it is not whole if the recording ends before its blank line."""
+
     line: int
     data: str
+    is_whole: bool = True
 
 
 class Violation(Struct, frozen=True):
@@ -80,7 +83,11 @@ def recorded_events(recording: bytes) -> list[Event]:
     if _JSON_LINE.match(body) or _V4_LINE.match(body[:100].decode(errors="replace").lstrip()):
         lines = enumerate(body.removeprefix(_BOM).splitlines(), skipped + 1)
         return [Event(number, line.decode(errors="replace")) for number, line in lines if line.strip()]
-    return [Event(event.line + skipped, event.data) for event in SseDecoder().feed(body) if event.data != "[DONE]"]
+    decoder = SseDecoder()
+    events = [Event(event.line + skipped, event.data) for event in decoder.feed(body)]
+    # What the blank line would have ended.
+    events += [Event(event.line + skipped, event.data, is_whole=False) for event in decoder.feed(b"\n\n")]
+    return [event for event in events if event.data != "[DONE]"]
 
 
 def judge(events: Iterable[Event], client: ClientName = "portable", *, continues: UIMessage | None = None) -> Verdict:
@@ -93,7 +100,10 @@ def judge(events: Iterable[Event], client: ClientName = "portable", *, continues
     count, line, violation = 0, 1, None
     lines: dict[ProtocolError, int] = {}
     try:
-        for line, data in events:
+        for line, data, is_whole in events:
+            if not is_whole:
+                _refuse_cut_off(count)
+                break
             _read(state, reader, profile, data)
             count += 1
             lines.update(dict.fromkeys(state.warnings[len(lines) :], line))
@@ -107,6 +117,12 @@ def judge(events: Iterable[Event], client: ClientName = "portable", *, continues
             violation = msgspec.structs.replace(violation, remedy=remedy)
     warnings = [_violation("untidy", lines.get(error, line), error) for error in state.warnings]
     return Verdict(count, _releases(state.asks), reader.message, violation, warnings)
+
+
+def _refuse_cut_off(count: int) -> None:
+    # A body of which nothing is read at all is known by another rule.
+    if count:
+        raise remote_error("event-cut-off", "", RULES["event-cut-off"].meaning)
 
 
 def _violation(level: Level, line: int, error: ProtocolError) -> Violation:

@@ -6,12 +6,12 @@ from contextlib import aclosing
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from usechat.errors import RequestError
 from usechat.protocol.messages import IDENTIFIER
 
-__all__ = ["VisibleHeaders", "breathe", "check_id", "json_body", "last_seen"]
+__all__ = ["VisibleHeaders", "address_of", "breathe", "check_id", "json_body", "last_seen"]
 
 _LARGE: Final = 1024 * 1024
 _SECRET: Final = frozenset((b"authorization", b"cookie", b"proxy-authorization", b"sec-websocket-protocol"))
@@ -61,6 +61,11 @@ async def breathe(body: bytes) -> None:
     """Let others work between two long looks at a large body."""
     if len(body) > _LARGE:
         await asyncio.sleep(0)
+
+
+def address_of(connection: HTTPConnection) -> str:
+    """Where a request comes from, as the server knows it; a proxy that it trusts says so."""
+    return "" if connection.client is None else connection.client.host
 
 
 def check_id(value: str) -> str:

@@ -94,6 +94,14 @@ class ChatHistory(Answers, Protocol):
         """
         ...
 
+    def check_keeps(self) -> None:
+        """Find out whether there is anything to delete.
+
+        Raises:
+            RequestError: This server keeps no messages.
+        """
+        ...
+
     async def delete(self, chat_id: str, owner: str) -> bool:
         """Delete the chat, if it is not somebody else's, and tell whether it is not.
 
@@ -204,6 +212,9 @@ class ServerHistory:
         except ValueError as error:
             raise RequestError(str(error)) from error
 
+    def check_keeps(self) -> None:
+        pass
+
     async def delete(self, chat_id: str, owner: str) -> bool:
         try:
             await self._history.delete(chat_id, owner)
@@ -296,6 +307,9 @@ class ClientHistory:
         raise _keeps_none()
 
     async def chats(self, owner: str, after: str | None, limit: int) -> list[ChatEntry]:
+        raise _keeps_none()
+
+    def check_keeps(self) -> None:
         raise _keeps_none()
 
     async def delete(self, chat_id: str, owner: str) -> bool:

@@ -19,8 +19,9 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
 
     `conflict` says what a second message does while a turn runs in its chat: it replaces the turn, waits for it, for
     `queue_seconds` at most, or is rejected. `approval_ttl` is for how many seconds an approval that was asked for can
-    be answered. `error_text` may choose what the user reads of an exception; None is the masked text. With
-    `event_names`, server-sent events have an `event:` line with the type of their chunk.
+    be answered. Where nobody signs in, `turns_per_address` is how many turns run at once for one address. `error_text`
+    may choose what the user reads of an exception; None is the masked text. With `event_names`, server-sent events have
+    an `event:` line with the type of their chunk.
 
     Raises:
         ValueError: there is no such client, or nothing that `conflict` could mean.
@@ -31,6 +32,7 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
     queue_seconds: float = 30.0
     turn: TurnLimits = TurnLimits()
     turns_per_user: int = 16
+    turns_per_address: int = 64
     turns_per_process: int = 2_000
     threads: int = 64
     value_limit: int = VALUE_LIMIT
@@ -50,6 +52,7 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
             limits=self.turn,
             conflict=self.conflict,
             per_owner=self.turns_per_user,
+            per_address=self.turns_per_address,
             per_process=self.turns_per_process,
             queue_seconds=self.queue_seconds,
         )

@@ -1,5 +1,6 @@
 """The chats of one agent: who may begin, resume and stop a turn in which of them."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,6 +27,7 @@ from usechat.server.tracing import Span
 from usechat.stores import Claim, Metered, Outcome, Reader, StopReason, TurnHead, TurnLog, TurnStore
 from usechat.turns.failures import explain
 from usechat.turns.opening import Prepared
+from usechat.turns.places import busy
 from usechat.turns.pump import Unused, pump
 from usechat.turns.threads import Threads
 from usechat.turns.turn import Turn
@@ -34,6 +36,7 @@ from usechat.turns.turns import Turns
 __all__ = ["ChatOpening", "Chats"]
 
 _ATTEMPTS: Final = 3
+_DELETE_SECONDS: Final = 9.0
 
 
 class Chats:
@@ -95,22 +98,22 @@ class Chats:
         return None if await self.history.answers() else "the database does not answer"
 
     async def begin(
-        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], context: Any = None
+        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], context: Any = None, address: str = ""
     ) -> Reader:
-        """Begin the turn that a request asks for, and read it; the agent gets the context of the request.
+        """Begin the turn that a request from this address asks for, and read it; the agent gets the request's context.
 
         Raises:
             RequestError: the chat is somebody else's, the request claims what is not true, or too much is running.
         """
-        return await self.open(self.opening(request, user, headers, context))
+        return await self.open(self.opening(request, user, headers, context, address))
 
     def opening(
-        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], context: Any = None
+        self, request: ChatRequest, user: str | None, headers: Mapping[str, str], context: Any = None, address: str = ""
     ) -> "ChatOpening":
         """What `open` begins; it can be stopped before that."""
         if not request.last.id:
             request = structs.replace(request, last=structs.replace(request.last, id=new_id()))
-        return ChatOpening(self, request, user, Request(request.extra, headers, context))
+        return ChatOpening(self, request, user, Request(request.extra, headers, context), address)
 
     async def open(self, opening: "ChatOpening") -> Reader:
         """Begin the turn, and read it.
@@ -191,14 +194,25 @@ class Chats:
     async def delete(self, chat_id: str, user: str | None) -> None:
         """Stop the turn that runs in the user's chat, and delete the chat, if it is the user's.
 
+        What fails or takes too long leaves the messages; another call deletes what is left.
+
         Raises:
-            RequestError: this server keeps no messages.
+            RequestError: this server keeps no messages, or it took too long.
         """
+        self.history.check_keeps()
+        try:
+            async with asyncio.timeout(_DELETE_SECONDS):
+                await self._delete(chat_id, user)
+        except TimeoutError:
+            raise busy() from None
+
+    async def _delete(self, chat_id: str, user: str | None) -> None:
         await self.stop(chat_id, user, None)
-        if await self.history.delete(chat_id, user or ""):
-            await self._store.forget(self._key(chat_id, user))
+        # Before the messages: an agent that remembers a chat that nobody sees would go on with it under the same id.
         if isinstance(self.agent, ForgetsChats):
             await self.agent.forget(chat_id, user)
+        if await self.history.delete(chat_id, user or ""):
+            await self._store.forget(self._key(chat_id, user))
 
     async def drain(self, grace: float) -> None:
         """Take no new turns, give the running ones `grace` seconds, then stop them and what outlives them."""
@@ -251,12 +265,14 @@ class ChatOpening:
         "_span",
         "_user",
         "_writing",
+        "address",
         "head",
         "regenerates",
         "stopped",
     )
 
-    def __init__(self, chats: Chats, request: ChatRequest, user: str | None, came: Request) -> None:
+    def __init__(self, chats: Chats, request: ChatRequest, user: str | None, came: Request, address: str = "") -> None:
+        self.address = address
         self._chats = chats
         self._request = request
         self._user = user

@@ -21,7 +21,7 @@ from usechat.agents.langgraph import is_graph
 from usechat.errors import RequestError
 from usechat.ids import new_id
 from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
-from usechat.server.bodies import VisibleHeaders, breathe, json_body
+from usechat.server.bodies import VisibleHeaders, address_of, breathe, json_body
 from usechat.server.chat_history import ClientHistory
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import ChatOpening, Chats
@@ -30,6 +30,7 @@ from usechat.server.metrics import Metrics
 from usechat.server.responses import StreamLimits, TurnResponse
 from usechat.server.signatures import ApprovalSigner
 from usechat.sources.deep_agent import DeepAgentOptions
+from usechat.stores import Claim, TurnHead
 from usechat.stores.memory import MemoryTurnStore
 from usechat.turns.clocks import TurnLimits
 from usechat.turns.failures import explain
@@ -40,7 +41,8 @@ _T = TypeVar("_T")
 PerRequest: TypeAlias = _T | Callable[[Request], _T | Awaitable[_T]]
 OnRequest: TypeAlias = Callable[[Request], object]
 
-_SETTINGS: Final = ChatSettings(turn=TurnLimits(linger=0))
+# Of two chats in one thread the second waits; a newer message of the same chat ends the run before it.
+_SETTINGS: Final = ChatSettings(turn=TurnLimits(linger=0), conflict="queue")
 _LIMITS: Final = Limits()
 _STREAM: Final = StreamLimits()
 _BODY_DEADLINE: Final = 30.0
@@ -81,7 +83,7 @@ def elements_route(
     served = _served(agent, max_steps=max_steps, mapper=mapper, options=options)
     signer = ApprovalSigner(approval_secret, _SETTINGS.approval_ttl)
     history = ClientHistory(signer, generate_id or new_id)
-    chats = Chats(served, MemoryTurnStore(), history, _SETTINGS, Metrics())
+    chats = Chats(served, _Threads(), history, _SETTINGS, Metrics())
 
     async def answer(request: Request) -> Response:
         if on_request is not None:
@@ -93,7 +95,8 @@ def elements_route(
         if is_threaded and not run.thread_id:
             raise RequestError("This request belongs to no thread.")
         came = CameWith(asked.extra, VisibleHeaders(request.scope["headers"]), run)
-        opening = _Opening(chats, asked, came, generate_id, thread=run.thread_id if is_threaded else None)
+        thread = run.thread_id if is_threaded else None
+        opening = _Opening(chats, asked, came, generate_id, thread=thread, address=address_of(request))
         return TurnResponse(await chats.open(opening), _STREAM, chats.metrics)
 
     def refused(error: RequestError) -> Response:
@@ -137,13 +140,25 @@ def _served(
     return DeepAgent(agent, initial_state=state, thread_id=thread, max_steps=max_steps, mapper=mapper, options=options)
 
 
+class _Threads(MemoryTurnStore):
+    """Lets one turn of each thread run at a time, whichever chat it is of: two at once would lose what one wrote."""
+
+    async def claim(self, head: TurnHead) -> Claim:
+        thread = head.chat.partition("\n")[0]
+        for running in self._claims.values():
+            if running.head.chat != head.chat and running.head.chat.partition("\n")[0] == thread:
+                raise running.error()
+        return await super().claim(head)
+
+
 class _Opening(ChatOpening):
     """A request for a turn that is nobody else's: two requests never meet, whatever ids their chats have.
 
-    Where a graph has a `thread`, a newer request of the same chat ends the run that is still in it.
+    Where a graph has a `thread`, a newer request of the same chat ends the run that is still in it, and one of another
+    chat waits for it.
     """
 
-    __slots__ = ()
+    __slots__ = ("_is_newer",)
 
     def __init__(
         self,
@@ -153,12 +168,24 @@ class _Opening(ChatOpening):
         generate_id: Callable[[], str] | None,
         *,
         thread: str | None,
+        address: str,
     ) -> None:
-        super().__init__(chats, request, None, came)
+        super().__init__(chats, request, None, came, address)
         place = self.head.turn if thread is None else hashlib.sha256(thread.encode()).hexdigest()
         self.head = structs.replace(self.head, chat=f"{place}\n{request.id}")
+        self._is_newer = False
         if generate_id is not None and self.head.message_id != request.last.id:
             self.head = structs.replace(self.head, message_id=generate_id())
+
+    async def check(self, running: TurnHead) -> None:
+        await super().check(running)
+        self._is_newer = running.chat == self.head.chat
+        if not self._is_newer:
+            # The answer that is to be written again is not the one of the other chat.
+            self.regenerates = None
+
+    def is_awaited(self) -> bool:
+        return self._is_newer
 
 
 async def _ask_app(chats: Chats, on_request: OnRequest, request: Request) -> None:

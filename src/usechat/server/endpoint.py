@@ -24,7 +24,7 @@ from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, check_cost, decode_request
 from usechat.server.arguments import check_arguments, check_path, listed
 from usechat.server.bearer import USER, Authenticate, authenticated
-from usechat.server.bodies import VisibleHeaders, breathe, check_id, json_body, last_seen
+from usechat.server.bodies import VisibleHeaders, address_of, breathe, check_id, json_body, last_seen
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
 from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
@@ -220,7 +220,7 @@ class ChatEndpoint:
         check_cost(body, self._limits)
         await breathe(body)
         asked, headers = decode_request(body, self._limits, checked=True), VisibleHeaders(request.scope["headers"])
-        reader = await self.chats.begin(asked, user, headers)
+        reader = await self.chats.begin(asked, user, headers, address=address_of(request))
         return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
 
     async def _resume(self, request: Request) -> Response:

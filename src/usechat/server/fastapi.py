@@ -181,7 +181,7 @@ _OPERATIONS: Final = {
         "delete_chat",
         "DELETE",
         "Delete the chat and its messages; what runs in it is stopped.",
-        {204: {"description": "There is no such chat of the user's any more."}, **_refusals(400, 401, 403, 404)},
+        {204: {"description": "There is no such chat of the user's any more."}, **_refusals(400, 401, 403, 404, 503)},
         status=204,
         extra={"parameters": [_CHAT_ID]},
     ),

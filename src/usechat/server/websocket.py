@@ -21,7 +21,7 @@ from usechat.protocol.websocket import (
     read_resume,
     read_send,
 )
-from usechat.server.bodies import breathe
+from usechat.server.bodies import address_of, breathe
 from usechat.server.chats import ChatOpening, Chats
 from usechat.server.origins import origin_allowed
 from usechat.server.responses import StreamLimits
@@ -211,7 +211,9 @@ class _Socket:
             await breathe(data)
             request = read_send(data, self._sockets.limits, checked=True)
             answer = Answer(frame.request_id, request.id, user, chats.metrics, resumes=False)
-            answer.opening = chats.opening(request, user, self._user.headers(headers))
+            answer.opening = chats.opening(
+                request, user, self._user.headers(headers), address=address_of(self._websocket)
+            )
             self._spawn(answer, self._begin(answer, answer.opening, self._take_stopping(request.id)))
         else:
             chat_id, last_sequence = read_resume(frame)

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from usechat.alarms import alarm_at
 from usechat.protocol.messages import UIMessage
-from usechat.stores import FencedError, Lost, Producer, SpentError, StopReason, TurnHead, TurnRunningError
+from usechat.stores import Claim, FencedError, Lost, Producer, SpentError, StopReason, TurnHead, TurnRunningError
 from usechat.stores.log import Outcome, Reader, TurnLog
 
 __all__ = ["MemoryTurnStore"]
@@ -38,12 +38,12 @@ class MemoryTurnStore:
         self._lost: Lost | None = None
         self._ending: set[asyncio.Future[None]] = set()
 
-    async def claim(self, head: TurnHead) -> "_Claim":
+    async def claim(self, head: TurnHead) -> Claim:
         claim = self._claims.get(head.chat)
         if claim is None:
             claim = self._claims[head.chat] = _Claim(self, head, next(self._epochs))
         elif claim.head.turn != head.turn or claim.phase != "claimed":
-            raise TurnRunningError(claim.head, is_claimed=claim.phase == "claimed", is_sealed=claim.phase == "sealed")
+            raise claim.error()
         return claim
 
     async def live(self, chat: str) -> TurnHead | None:
@@ -176,6 +176,10 @@ class _Claim:
     @property
     def sealed(self) -> tuple[Sequence[bytes], Outcome] | None:
         return self._sealed
+
+    def error(self) -> TurnRunningError:
+        """What whoever wants the place of this turn is told."""
+        return TurnRunningError(self.head, is_claimed=self.phase == "claimed", is_sealed=self.phase == "sealed")
 
     async def open(self, producer: Producer, continues: UIMessage | None, spends: Sequence[str]) -> None:
         if self._fenced or self.phase == "released":

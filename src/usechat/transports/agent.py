@@ -119,6 +119,8 @@ class _Opening:
         self._request = request
         self._unused = unused
         self.regenerates = (request.message_id or "") if anew else None
+        # Nobody asks from anywhere: it is called in this process.
+        self.address = ""
         self.stopped: StopReason | None = None
         message_id = new_message_id() if self._continues is None else self._continues.id
         self.head = TurnHead(new_turn_id(), request.id, "", message_id, client)

@@ -27,6 +27,8 @@ class Opening(Protocol):
     head: TurnHead
     regenerates: str | None
     """The id of the message that the turn is to write again; "" is the last one of the chat."""
+    address: str
+    """Where the request comes from, by which turns of nobody in particular are counted."""
     stopped: StopReason | None
     """Why the turn is to be stopped as soon as it has begun."""
 

@@ -26,7 +26,7 @@ from usechat.stores import (
 from usechat.turns.clocks import TurnLimits
 from usechat.turns.lost import end_lost
 from usechat.turns.opening import Answers, Opening
-from usechat.turns.places import RETRY_AFTER, Places, busy
+from usechat.turns.places import RETRY_AFTER, Payer, Places, busy
 from usechat.turns.turn import Turn
 
 __all__ = ["NOT_FOUND", "Conflict", "TurnSettings", "Turns"]
@@ -55,6 +55,7 @@ class TurnSettings(Struct, frozen=True, kw_only=True):
     limits: TurnLimits = TurnLimits()
     conflict: Conflict = "replace"
     per_owner: int = 16
+    per_address: int = 64
     per_process: int = 2_000
     queue_seconds: float = 30.0
 
@@ -72,11 +73,12 @@ class _Queue:
 class _Running:
     """A turn of this process; with an heir its place is not free when it ends."""
 
-    __slots__ = ("_claim", "_turns", "has_heir", "is_over", "turn")
+    __slots__ = ("_claim", "_turns", "has_heir", "is_over", "payer", "turn")
 
     turn: Turn
 
-    def __init__(self, turns: "Turns", claim: Claim) -> None:
+    def __init__(self, turns: "Turns", claim: Claim, payer: Payer) -> None:
+        self.payer = payer
         self.has_heir = False
         self.is_over = False
         self._turns = turns
@@ -116,7 +118,7 @@ class Turns:
         self._ended = ended
         self._fenced = fenced
         self._running: dict[str, _Running] = {}
-        self._places = Places(settings.per_owner, settings.per_process)
+        self._places = Places(settings.per_owner, settings.per_address, settings.per_process)
         self._queued: Counter[str] = Counter()
         self._queues: WeakValueDictionary[str, _Queue] = WeakValueDictionary()
         self._beginning: set[asyncio.Task[None]] = set()
@@ -184,11 +186,11 @@ class Turns:
         self._check_ready()
         arrived = asyncio.get_running_loop().time()
         async with self._in_queue(head.chat) as queue:
-            with self._place(head):
+            with self._place(opening) as payer:
                 claim = await self._claim(opening, queue, arrived)
                 reader = claim.reader()
                 try:
-                    await self._open(opening, claim, _deadline(queue, arrived))
+                    await self._open(opening, claim, payer, _deadline(queue, arrived))
                     queue.moved = asyncio.get_running_loop().time()
                 except BaseException:
                     reader.leave()
@@ -213,18 +215,21 @@ class Turns:
                 del self._queued[chat]
 
     @contextmanager
-    def _place(self, head: TurnHead) -> Generator[None, None, None]:
+    def _place(self, opening: Opening) -> Generator[Payer, None, None]:
         """Take a place among the turns that may run, at once: that of the turn that runs in the chat, or a new one."""
+        head = opening.head
         before = self._running.get(head.chat)
         if before is None:
-            self._places.take(head.owner)
+            payer = Payer(head.owner) if head.owner else Payer(address=opening.address)
+            self._places.take(payer)
         else:
+            payer = before.payer
             before.has_heir = True
         try:
-            yield
+            yield payer
         except BaseException:
             if before is None or before.is_over:
-                self._places.free(head.owner)
+                self._places.free(payer)
             else:
                 before.has_heir = False
             raise
@@ -270,11 +275,11 @@ class Turns:
         running = self._running.get(head.chat)
         return running is not None and running.turn.outcome is not None
 
-    async def _open(self, opening: Opening, claim: Claim, deadline: float) -> None:
+    async def _open(self, opening: Opening, claim: Claim, payer: Payer, deadline: float) -> None:
         prepared = await _within(deadline, opening.prepare(claim))
         # From here to the turn's place in `_running` nothing waits, so that `drain` sees each turn that begins.
         self._check_ready()
-        running = _Running(self, claim)
+        running = _Running(self, claim, payer)
         running.turn = turn = Turn(
             claim,
             prepared.writer,
@@ -308,7 +313,7 @@ class Turns:
         if self._running.get(head.chat) is running:
             del self._running[head.chat]
         if not running.has_heir:
-            self._places.free(head.owner)
+            self._places.free(running.payer)
         if running.turn.outcome == "lost":
             # Somebody else has ended it.
             self._turns.discard(running.turn)

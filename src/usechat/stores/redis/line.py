@@ -93,7 +93,8 @@ class Line:
     """Takes jobs, and does all that wait on one trip, one trip at a time, for as long as `run` runs.
 
     An idle line says a thing at once; the busier it is, the more it says on a trip. Redis is *away* after a trip that
-    failed, until one succeeds; jobs wait meanwhile. `changed` is called when it goes away and comes back.
+    failed, until one succeeds; jobs wait meanwhile. `changed` is called when it goes away and comes back. It is
+    *silent* while trips get no answer at all, and is asked for one again and again.
     """
 
     def __init__(self, wire: Wire, meter: Callable[[], Meter], changed: Callable[[], None]) -> None:
@@ -103,10 +104,24 @@ class Line:
         self._jobs: deque[Job] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._failures = 0
+        self._silent_since: float | None = None
 
     @property
     def is_away(self) -> bool:
         return self._failures > 0
+
+    def patience(self, seconds: float) -> float:
+        """What is left of so many seconds in which to wait for an answer: they count from when Redis became silent.
+
+        Raises:
+            StoreAwayError: nothing is left.
+        """
+        if self._silent_since is None:
+            return seconds
+        left = self._silent_since + seconds - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise StoreAwayError
+        return left
 
     def put(self, job: Job) -> None:
         self._jobs.append(job)
@@ -160,6 +175,9 @@ class Line:
         try:
             replies = await self._wire.trip([command for _, command in trip])
         except AWAY as error:
+            if self._silent_since is None:
+                self._silent_since = asyncio.get_running_loop().time()
+                self._jobs.append(_Call((b"PING",), once=False))
             await self._failed(error, [job for job, _ in trip])
             return
         refused = list[Job]()
@@ -173,6 +191,8 @@ class Line:
                     self._meter().store_failed()
                     _log.error("Redis refused a step: %s", reply)
                 _tell(job, reply)
+        if len(refused) < len(trip):
+            self._silent_since = None
         if refused:
             if isinstance(problem, ReadOnlyError):
                 # Another one has become the one to write to.

@@ -45,7 +45,8 @@ class RedisTurnStore:
     A turn is its owner's as long as its lease is renewed, for `lease` seconds each time. The log of a turn that has
     ended can be read for `keep` seconds: of each chat the last `keep_turns` of them, which have `keep_bytes` together,
     and always the last one. `most_copied` are the bytes of other processes' turns that this one holds for its readers.
-    An id that was spent is known for `keep_spent` seconds. A call waits for a Redis that is away, `patience` seconds.
+    An id that was spent is known for `keep_spent` seconds. A call waits for a Redis that is away until it has been so
+    for `patience` seconds; then calls fail at once, until Redis answers again.
 
     Raises:
         ValueError: it is not the URL of a Redis, the secret is missing or too short, or the lease is none.
@@ -97,8 +98,9 @@ class RedisTurnStore:
         mine = self.claims.get(head.turn)
         if mine is not None and mine.phase == "claimed":
             return mine
+        within = self.line.patience(self.settings.patience + GIVEN_BACK)
         try:
-            async with asyncio.timeout(self.settings.patience + GIVEN_BACK):
+            async with asyncio.timeout(within):
                 return await self._claim(head)
         except TimeoutError:
             # It may be claimed without our knowing it.
@@ -276,7 +278,7 @@ class RedisTurnStore:
         return self._life
 
     async def _call(self, *command: bytes | Step | int) -> Reply:
-        return await self.line.call(*command, within=self.settings.patience)
+        return await self.line.call(*command, within=self.line.patience(self.settings.patience))
 
     async def _back(self) -> None:
         """Wait until Redis is back, and owners have given back what it forgot."""
