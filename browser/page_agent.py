@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
+from hostile_markdown import BEYOND, END, fuzzed
 from usechat import Chat, Error, File, Reasoning, SourceDocument, SourceUrl, ToolCall, ToolError, ToolResult
 
 __all__ = ["ATTACKS", "agent"]
@@ -226,6 +227,19 @@ async def _parts(chat: Chat) -> AsyncGenerator[Any, None]:
     write.metadata({"usage": {"inputTokens": 1234, "outputTokens": 56, "totalTokens": 1290}, "cost": 0.0042})
 
 
+async def _hostile(chat: Chat) -> AsyncGenerator[Any, None]:
+    name = chat.text.partition(" ")[2]
+    yield f"{BEYOND[name] if name in BEYOND else fuzzed(name)}\n\n{END}"
+
+
+async def _usual(_chat: Chat) -> AsyncGenerator[Any, None]:
+    """A long list and a long program."""
+    for number in range(300):
+        yield f"- **Place {number}**: call `tide_of({number})`, see [the *table*](https://tides.example/{number})\n"
+    lines = [f"    tides[{number}] = high_water_of[{number}] * scale_of[{number}]" for number in range(1_500)]
+    yield "\n```python\n" + "\n".join(line if place % 15 else "" for place, line in enumerate(lines)) + "\n```\n"
+
+
 async def _attack(chat: Chat) -> AsyncGenerator[Any, None]:
     write = chat.write
     for number, attack in enumerate(ATTACKS):
@@ -262,4 +276,6 @@ _SHOWS: Final[dict[str, Callable[[Chat], AsyncGenerator[Any, None]]]] = {
     "files": _files,
     "parts": _parts,
     "attack": _attack,
+    "hostile": _hostile,
+    "usual": _usual,
 }

@@ -3,6 +3,7 @@ import { Streamdown } from "streamdown";
 
 import { CopyButton } from "../ui/CopyButton.tsx";
 import { hostOf, ownMedia, safeLink } from "../ui/links.ts";
+import { isTame } from "./tame.ts";
 
 interface Node {
   type: string;
@@ -88,8 +89,9 @@ const UNASKED = { enabled: false };
 // Links and images are checked where they are drawn.
 const asItIs = (url: string) => url;
 
-/** Text as markdown while it still grows. HTML in it is shown as the text that it is. */
+/** Text as markdown while it still grows. HTML in it is shown as the text that it is, and so is what would stop the page. */
 export const Markdown = memo(function Markdown({ text, live }: { text: string; live: boolean }) {
+  if (!isTame(text)) return <p className="plain" dir="auto">{text}</p>;
   return (
     <Streamdown
       className="markdown"
