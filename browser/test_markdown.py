@@ -4,11 +4,17 @@ import json
 from typing import Any, Final
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from chromium import Chromium, Tab
 from hostile_markdown import BEYOND, END, fuzzed
+from page_agent import agent
 from page_steps import LAST, WIDE, ask, button, say
+from support.loopback import serving
 from support.soak import SEED, draws
+from usechat import create_app
 
 SHOWN: Final = "document.querySelector('article.assistant .plain').textContent"
 
@@ -64,3 +70,29 @@ def test_a_message_that_cannot_be_drawn_takes_no_other_away(chromium: Chromium, 
         ]
         assert tab.wait_for(LAST) == "Fourth"
         assert tab.run("document.querySelectorAll('article').length") == 4
+
+
+async def picture(_request: Request) -> Response:
+    drawn = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20"/>'
+    return Response(drawn, media_type="image/svg+xml")
+
+
+def test_text_shows_images_of_the_server_only_where_a_file_names_them_or_the_app_allows_them(
+    chromium: Chromium,
+) -> None:
+    app = create_app(agent, page=True, page_images=["/allowed/"])
+    app.routes.extend(Route(f"/{folder}/{{name}}", picture) for folder in ("named", "allowed"))
+    with serving(app) as url, chromium.opened(url, **WIDE) as tab:
+        ask(tab, "images")
+        drawn = """Promise.all([...document.querySelectorAll('.markdown img')].map((image) =>
+          image.decode().then(() => `${image.alt} ${image.naturalWidth}`)))"""
+        assert tab.run(drawn) == ["0 20", "3 20", "5 1"]
+        words = "[...document.querySelectorAll('.markdown p')].map((shown) => shown.textContent).filter(Boolean)"
+        assert tab.run(words) == ["1 (/named/2.svg)", "2 (/api/chats)", "4 (/allowed/../named/4.svg)"]
+        asked = {address.removeprefix(url) for _, address, _ in tab.look().requests}
+        assert {address for address in asked if address.endswith(".svg") and "/page/" not in address} == {
+            "/named/1.svg",
+            "/allowed/3.svg",
+        }
+        assert "/api/chats" not in asked
+        assert tab.look().problems == []

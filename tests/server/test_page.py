@@ -15,7 +15,14 @@ from usechat.server.page import PageAgent, PagePrompt, page_routes
 pytestmark = pytest.mark.anyio
 
 PROMPTS = ("When is high water?", PagePrompt("Book a boat", "A tool that fails"))
-AGENT = PageAgent(path="/api/chat", name="Tides", about="It knows the sea.", prompts=PROMPTS, answers="/api/answer")
+AGENT = PageAgent(
+    path="/api/chat",
+    name="Tides",
+    about="It knows the sea.",
+    prompts=PROMPTS,
+    answers="/api/answer",
+    images=("/charts/",),
+)
 GOOD = 'data: {"type":"start","messageId":"1"}\n\ndata: {"type":"finish"}\n\n'
 BAD = 'data: {"type":"start","messageId":"1"}\n\ndata: {"type":"text-delta","id":"1","delta":"Hello"}\n\n'
 ANSWERED = 'data: {"type":"start","messageId":"1"}\n\ndata: {"type":"tool-output-denied","toolCallId":"c"}\n\n'
@@ -101,9 +108,16 @@ async def test_the_settings_tell_the_agents_below_any_path(built: Path) -> None:
                 "lists": True,
                 "answers": "/below/api/answer",
                 "socket": None,
+                "images": ["/below/charts/"],
             }
         ],
     }
+
+
+@pytest.mark.parametrize("path", ["charts/", "/charts", "https://evil.example/", ""])
+async def test_images_are_allowed_below_a_path(path: str) -> None:
+    with pytest.raises(ValueError, match="must begin and end with a slash"):
+        create_app(silent, page=True, page_images=[path])
 
 
 async def check(http: httpx.AsyncClient, **body: Any) -> Any:

@@ -25,6 +25,8 @@ export interface Agent {
   answers: string | null;
   /** The address of its WebSocket, if it has one. */
   socket: string | null;
+  /** Below which paths of this server its text may show images. */
+  images: string[];
 }
 
 export interface Settings {

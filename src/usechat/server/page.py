@@ -81,7 +81,11 @@ class PageAgent(Struct, frozen=True, kw_only=True):
 
     `client` is whom its streams are for. The server `keeps` the messages or not, and `lists` the chats for whoever asks
     or not. `answers` is the path at which it takes the answer to a question; without one that is a message. `socket` is
-    the path of its WebSocket, over which the page may talk as well.
+    the path of its WebSocket, over which the page may talk as well. `images` are the paths of this server below which
+    the agent's text may show images, such as `/charts/`; files of the chat and `data:` URLs are always shown.
+
+    Raises:
+        ValueError: A path of `images` does not begin and end with a slash.
     """
 
     path: str
@@ -93,6 +97,12 @@ class PageAgent(Struct, frozen=True, kw_only=True):
     lists: bool = True
     answers: str | None = None
     socket: str | None = None
+    images: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for path in self.images:
+            if not re.fullmatch(r"/(.*/)?", path):
+                raise ValueError(f"The path {path!r} of images must begin and end with a slash, such as /charts/.")
 
 
 class _Recording(Struct):
@@ -162,7 +172,8 @@ def _shown(agent: PageAgent, root: str) -> dict[str, Any]:
     paths = {"path": agent.path, "answers": agent.answers, "socket": agent.socket}
     below = {name: None if path is None else root + path for name, path in paths.items()}
     prompts = [PagePrompt(prompt) if isinstance(prompt, str) else prompt for prompt in agent.prompts]
-    return {**structs.asdict(agent), **below, "prompts": prompts}
+    images = [root + path for path in agent.images]
+    return {**structs.asdict(agent), **below, "prompts": prompts, "images": images}
 
 
 def _root(request: Request) -> str:
