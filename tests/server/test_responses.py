@@ -68,12 +68,14 @@ async def test_who_counts_gets_what_follows_of_a_long_log() -> None:
     assert [message["body"] for message in bodies] == [b"".join(log.frames[290:]) + DONE]
 
 
-async def test_the_headers_name_the_turn() -> None:
-    response = TurnResponse(reader_of(ended_log("a")), StreamLimits(), Metrics())
+@pytest.mark.parametrize(("seconds", "told"), [(3.0, "3"), (0.25, "0.25"), (86_400, "86400")])
+async def test_the_headers_name_the_turn_and_the_longest_silence(seconds: float, told: str) -> None:
+    response = TurnResponse(reader_of(ended_log("a")), StreamLimits(keep_alive=seconds), Metrics())
     start, _ = await sent(response)
     assert {name.decode(): value.decode() for name, value in start["headers"]} == {
         **STREAM_HEADERS,
         "x-usechat-turn": "turn",
+        "x-usechat-keep-alive": told,
     }
 
 

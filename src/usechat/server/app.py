@@ -86,8 +86,8 @@ def create_app(
     `client` goes before the one in `settings`. `cors` are the origins whose pages may call the chat, `allowed_hosts`
     the names that the server goes by. A server that is told to end gives running turns `grace` seconds; with None the
     app leaves signals alone. The list of chats is for users who are signed in; where nobody signs in, `lists_all` gives
-    everybody the list of all chats. With `page`, a chat page for this agent is served at `/`; its text may show images of
-    this server below the paths `page_images`, such as `/charts/`.
+    everybody the list of all chats. With `page`, a chat page for this agent is served at `/`; its text may show images
+    of this server below the paths `page_images`, such as `/charts/`.
 
     Raises:
         TypeError: What is given is no agent.
