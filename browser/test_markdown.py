@@ -72,6 +72,17 @@ def test_a_message_that_cannot_be_drawn_takes_no_other_away(chromium: Chromium, 
         assert tab.run("document.querySelectorAll('article').length") == 4
 
 
+def test_a_chat_that_cannot_be_drawn_leaves_the_rest_of_the_page(chromium: Chromium, url: str) -> None:
+    with chromium.opened(url, **WIDE) as tab:
+        ask(tab, "Good morning")
+        tab.run("window.kept = window.fetch; window.fetch = () => Promise.resolve(Response.json([null]))")
+        tab.click(button("New chat"))
+        assert tab.wait_for("role=alert >> span") == "The page cannot show this."
+        tab.run("window.fetch = window.kept")
+        tab.click(button("New chat"))
+        assert ask(tab, "Good night") == "You said: Good night"
+
+
 async def picture(_request: Request) -> Response:
     drawn = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20"/>'
     return Response(drawn, media_type="image/svg+xml")

@@ -15,13 +15,15 @@ export const AllowedImages = createContext<Allowed>({ files: new Set(), paths: [
 
 /** What the files of these messages and the app allow; it changes only when they do. */
 export function useAllowedImages(messages: UIMessage[], paths: string[]): Allowed {
-  const urls = messages.flatMap(({ parts }) => parts.flatMap((part) => (isFile(part) && !part.url.startsWith("data:") ? [part.url] : [])));
+  const urls = messages.flatMap(({ parts }) => parts.flatMap((part) => (isFile(part) && !isData(part.url) ? [part.url] : [])));
   const key = urls.join("\n");
   return useMemo(() => ({ files: new Set(urls.flatMap((url) => wholeAddress(url) ?? [])), paths }), [key, paths]);
 }
 
 type Part = UIMessage["parts"][number];
 
+// In a recording it may be missing.
+const isData = (url: unknown) => typeof url !== "string" || url.startsWith("data:");
 const isFile = (part: Part) => part.type === "file" || part.type === "reasoning-file";
 
 /** The URL if the text of an agent may show it as an image. */
