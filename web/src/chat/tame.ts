@@ -2,7 +2,8 @@
 
 The parsers call themselves for each level of nesting until the stack is full. Their time grows with the square of the
 marks in a paragraph, of the underlined headings and of the lines, and with the length of a paragraph for each mark whose
-end may be far away. Answers stay far below these limits, and a text at them is drawn in about half a second.
+end may be far away. Answers stay far below these limits. Of 60 kinds of text at them, most are parsed within a second,
+and the slowest (3,000 lines of `- - - - a`) took four on a busy machine.
 */
 const LONGEST = 100_000;
 const MOST_LINES = 3_000;
