@@ -31,9 +31,9 @@ class Chromium(Node):
     def __init__(self) -> None:
         super().__init__(str(HERE / "driver.mjs"))
 
-    def serve(self, root: Path, port: int) -> None:
-        """Build the app in a folder with Vite, and serve it until the Chromium is closed."""
-        self.ask("serve", root=str(root), port=port)
+    def serve(self, root: Path, port: int, proxy: dict[str, Any] | None = None) -> None:
+        """Build the app in a folder with Vite, and serve it, with this `server.proxy`, until the Chromium is closed."""
+        self.ask("serve", root=str(root), port=port, proxy=proxy or {})
 
     def open(self, url: str, *, beside: "Tab | None" = None, **options: Any) -> "Tab":
         """Open a tab that shares its storage with another, or has its own and these options of a Playwright context."""

@@ -56,11 +56,11 @@ class Tab {
 const tabs = [];
 
 const operations = {
-  /** Builds the app in a folder and serves it. */
-  async serve({ root, port }) {
+  /** Builds the app in a folder and serves it; the proxy is Vite's own. */
+  async serve({ root, port, proxy }) {
     const config = { root, configFile: false, mode: 'development', logLevel: 'error', plugins: [react()] };
     await build({ ...config, build: { minify: false, reportCompressedSize: false } });
-    await preview({ ...config, preview: { port, strictPort: true, host: '127.0.0.1' } });
+    await preview({ ...config, preview: { port, strictPort: true, host: '127.0.0.1', proxy } });
   },
   async open({ options }) {
     const tab = new Tab();

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
+from hostile_markdown import BEYOND, END, fuzzed
 from usechat import Chat, Error, File, Reasoning, SourceDocument, SourceUrl, ToolCall, ToolError, ToolResult
 
 __all__ = ["ATTACKS", "agent"]
@@ -33,6 +34,7 @@ _PIXEL: Final = (
     "<rect width='320' height='160' fill='%231f6f63'/><circle cx='240' cy='56' r='26' fill='%23faefd8'/>"
     "<path d='M0 110 q40 -24 80 0 t80 0 t80 0 t80 0 V160 H0z' fill='%2374c7b8'/></svg>"
 )
+_DOT: Final = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 # What would run, or set this mark, if any of it became HTML or a link that is followed.
 ATTACKS: Final = (
     "<script>window.hacked = 1</script>",
@@ -226,6 +228,25 @@ async def _parts(chat: Chat) -> AsyncGenerator[Any, None]:
     write.metadata({"usage": {"inputTokens": 1234, "outputTokens": 56, "totalTokens": 1290}, "cost": 0.0042})
 
 
+async def _hostile(chat: Chat) -> AsyncGenerator[Any, None]:
+    name = chat.text.partition(" ")[2]
+    yield f"{BEYOND[name] if name in BEYOND else fuzzed(name)}\n\n{END}"
+
+
+async def _usual(_chat: Chat) -> AsyncGenerator[Any, None]:
+    """A long list and a long program."""
+    for number in range(300):
+        yield f"- **Place {number}**: call `tide_of({number})`, see [the *table*](https://tides.example/{number})\n"
+    lines = [f"    tides[{number}] = high_water_of[{number}] * scale_of[{number}]" for number in range(1_500)]
+    yield "\n```python\n" + "\n".join(line if place % 15 else "" for place, line in enumerate(lines)) + "\n```\n"
+
+
+async def _images(_chat: Chat) -> AsyncGenerator[Any, None]:
+    yield File("/named/1.svg", "image/svg+xml")
+    addresses = ("/named/1.svg", "/named/2.svg", "/api/chats", "/allowed/3.svg", "/allowed/../named/4.svg", _DOT)
+    yield "\n\n".join(f"![{number}](<{address}>)" for number, address in enumerate(addresses))
+
+
 async def _attack(chat: Chat) -> AsyncGenerator[Any, None]:
     write = chat.write
     for number, attack in enumerate(ATTACKS):
@@ -262,4 +283,7 @@ _SHOWS: Final[dict[str, Callable[[Chat], AsyncGenerator[Any, None]]]] = {
     "files": _files,
     "parts": _parts,
     "attack": _attack,
+    "hostile": _hostile,
+    "usual": _usual,
+    "images": _images,
 }

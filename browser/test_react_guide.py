@@ -21,6 +21,7 @@ from support.loopback import free_port, message, serving
 from usechat import Chat, Data, ToolCall, ToolResult, create_app
 from usechat.cli.replay import replay_app
 from usechat.server.auth import BearerTokens
+from usechat.server.stream_limits import StreamLimits
 from usechat.testing import RecordedChunk, Recording
 from wire import wire
 
@@ -160,6 +161,32 @@ def test_the_page_does_not_see_a_drop_goes_on_after_a_reload_and_stops(chromium:
         # Chromium itself says in the console that a connection was lost.
         assert [problem for problem in tab.look().problems if "net::ERR_" not in problem] == []
         tab.close()
+
+
+def test_the_page_goes_on_behind_the_proxy_of_vite_which_hides_that_a_connection_was_lost(
+    chromium: Chromium, app: Path
+) -> None:
+    page = free_port()
+    with (
+        serving(create_app(count, stream=StreamLimits(keep_alive=0.2))) as server,
+        wire(server) as (url, connection),
+    ):
+        (app / "src" / "App.tsx").write_text(SNIPPETS["src/App.tsx"], encoding="utf-8")
+        assert 'proxy: { "/api": { target: "http://127.0.0.1:8000" } }' in SNIPPETS["vite.config.ts"]
+        chromium.serve(app, page, {"/api": {"target": url}})
+        with chromium.opened(f"http://localhost:{page}/?chat=1") as tab:
+            tab.fill("input", "Count")
+            tab.press("input", "Enter")
+            tab.wait_for("text=[10]")
+            connection.cut()
+            shown = counted(tab.wait_for("main"))[-1]
+            tab.wait_for(f"text=[{shown + 50}]")
+            tab.wait_for("output:text-is('streaming')")
+            tab.click("text=Stop")
+            until_stopped(tab)
+            numbers = counted(tab.wait_for("main"))
+            assert numbers == [*range(len(numbers))]
+            assert [problem for problem in tab.look().problems if "net::ERR_" not in problem] == []
 
 
 async def asks(chat: Chat) -> AsyncGenerator[Any, None]:

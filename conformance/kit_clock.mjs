@@ -157,19 +157,34 @@ test('it gives up 30 seconds after the last byte', async () => {
   }
 });
 
-test('a connection that is silent for 20 seconds is another one', async () => {
-  const first = new Reply();
-  const here = new Page([first, new Reply().say(FINISH)]);
+// What the server says of its keep-alives, and the seconds of silence after which its connection is dead.
+for (const [told, seconds] of [['3', 7], ['0.5', 2], ['60', 121], [undefined, 20], ['soon', 20], ['0', 20]]) {
+  test(`a connection with keep-alives each ${told} seconds is another one after ${seconds} of silence`, async () => {
+    const headers = { 'x-usechat-turn': TURN, ...(told && { 'x-usechat-keep-alive': told }) };
+    const first = new Reply({ headers });
+    const here = new Page([first, down, down, new Reply({ headers }).say(FINISH)]);
+    await here.send();
+    first.say(START);
+    await pass(seconds * 500);
+    first.say(': keep-alive\n\n');
+    await pass(seconds * 1_000 - 900);
+    assert.equal(here.requests.length, 1);
+    await pass(4_000);
+    assert.deepEqual(here.requests.slice(1), Array(3).fill('GET /api/chat/c/stream?after=00112233.1'));
+    assert.equal(first.cancelled, true);
+    assert.deepEqual(here.chunks, ['start', 'finish']);
+  });
+}
+
+test('a server that is silent for long is tried for ten seconds more', async () => {
+  const first = new Reply({ headers: { 'x-usechat-turn': TURN, 'x-usechat-keep-alive': '60' } });
+  const here = new Page([first, down]);
   await here.send();
   first.say(START);
-  await pass(15_000);
-  first.say(': keep-alive\n\n');
-  await pass(19_000);
-  assert.equal(here.requests.length, 1);
-  await pass(3_000);
-  assert.deepEqual(here.requests.slice(1), ['GET /api/chat/c/stream?after=00112233.1']);
-  assert.equal(first.cancelled, true);
-  assert.deepEqual(here.chunks, ['start', 'finish']);
+  await pass(130_000);
+  assert.equal(here.end, undefined);
+  await pass(2_000);
+  assert.equal(here.end.message, LOST);
 });
 
 for (const [target, type] of [[page, 'online'], [document, 'visibilitychange']]) {

@@ -8,7 +8,11 @@ export default defineConfig({
   base: "./",
   plugins: [react()],
   // The hook brings a release of `ai` of its own, and the kit is not below this folder.
-  resolve: { dedupe: ["ai", "react"] },
+  resolve: {
+    dedupe: ["ai", "react"],
+    // For browsers it decodes `&amp;` by means of innerHTML, which the page's policy forbids.
+    alias: { "decode-named-character-reference": "/node_modules/decode-named-character-reference/index.js" },
+  },
   build: {
     outDir: "../src/usechat/page",
     emptyOutDir: true,

@@ -152,7 +152,7 @@ PREFLIGHT = {
     "access-control-request-method": "POST",
     "access-control-request-headers": "authorization,content-type,x-own",
 }
-EXPOSED = "x-vercel-ai-ui-message-stream, x-usechat-turn, retry-after"
+EXPOSED = "x-vercel-ai-ui-message-stream, x-usechat-turn, x-usechat-keep-alive, retry-after"
 
 
 async def test_a_listed_page_may_post_json_and_read_our_headers():

@@ -15,7 +15,14 @@ from usechat.server.page import PageAgent, PagePrompt, page_routes
 pytestmark = pytest.mark.anyio
 
 PROMPTS = ("When is high water?", PagePrompt("Book a boat", "A tool that fails"))
-AGENT = PageAgent(path="/api/chat", name="Tides", about="It knows the sea.", prompts=PROMPTS, answers="/api/answer")
+AGENT = PageAgent(
+    path="/api/chat",
+    name="Tides",
+    about="It knows the sea.",
+    prompts=PROMPTS,
+    answers="/api/answer",
+    images=("/charts/",),
+)
 GOOD = 'data: {"type":"start","messageId":"1"}\n\ndata: {"type":"finish"}\n\n'
 BAD = 'data: {"type":"start","messageId":"1"}\n\ndata: {"type":"text-delta","id":"1","delta":"Hello"}\n\n'
 ANSWERED = 'data: {"type":"start","messageId":"1"}\n\ndata: {"type":"tool-output-denied","toolCallId":"c"}\n\n'
@@ -81,7 +88,7 @@ async def test_without_a_build_the_page_says_how_to_build_it(tmp_path: Path) -> 
     assert "`make page`" in response.text
 
 
-async def test_the_settings_tell_the_agents_below_any_path(built: Path) -> None:
+async def test_the_settings_tell_the_agents_relative_to_the_page(built: Path) -> None:
     app = Starlette(routes=[Mount("/below", routes=page_routes([AGENT], built=built))])
     async with client(app) as http:
         settings = (await http.get("/below/page/settings")).json()
@@ -89,7 +96,7 @@ async def test_the_settings_tell_the_agents_below_any_path(built: Path) -> None:
         "signedIn": True,
         "agents": [
             {
-                "path": "/below/api/chat",
+                "path": "./api/chat",
                 "name": "Tides",
                 "about": "It knows the sea.",
                 "prompts": [
@@ -99,11 +106,18 @@ async def test_the_settings_tell_the_agents_below_any_path(built: Path) -> None:
                 "client": "portable",
                 "keeps": True,
                 "lists": True,
-                "answers": "/below/api/answer",
+                "answers": "./api/answer",
                 "socket": None,
+                "images": ["./charts/"],
             }
         ],
     }
+
+
+@pytest.mark.parametrize("path", ["charts/", "/charts", "https://evil.example/", ""])
+async def test_images_are_allowed_below_a_path(path: str) -> None:
+    with pytest.raises(ValueError, match="must begin and end with a slash"):
+        create_app(silent, page=True, page_images=[path])
 
 
 async def check(http: httpx.AsyncClient, **body: Any) -> Any:
@@ -166,7 +180,7 @@ async def test_an_app_tells_its_page_what_it_keeps(options: dict[str, Any], keep
     async with client(create_app(silent, page=True, client="v6", **options)) as http:
         [agent] = (await http.get("/page/settings")).json()["agents"]
     assert (agent["keeps"], agent["lists"], agent["client"]) == (keeps, lists, "v6")
-    assert agent["socket"] == "/api/chat/ws"
+    assert agent["socket"] == "./api/chat/ws"
 
 
 async def test_an_app_has_a_page_only_if_it_is_asked_to() -> None:

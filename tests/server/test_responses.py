@@ -70,7 +70,7 @@ async def test_who_counts_gets_what_follows_of_a_long_log() -> None:
 
 
 def test_a_silent_stream_says_in_time_that_the_server_is_there() -> None:
-    """Proxies that cut off what is silent wait 20 seconds or more, and browsers never see the comments."""
+    """A page takes a longer silence for a lost connection, and so do proxies, after 20 seconds or more."""
 
     async def listen() -> list[tuple[float, bytes]]:
         log, loop, heard = TurnLog("turn"), asyncio.get_running_loop(), list[tuple[float, bytes]]()
@@ -88,16 +88,18 @@ def test_a_silent_stream_says_in_time_that_the_server_is_there() -> None:
         return heard
 
     *comments, (_, end) = run_jumping(listen())
-    assert [(round(at), said) for at, said in comments] == [(15, KEEP_ALIVE), (30, KEEP_ALIVE), (45, KEEP_ALIVE)]
+    assert [(round(at), said) for at, said in comments] == [(2, KEEP_ALIVE), (4, KEEP_ALIVE), (6, KEEP_ALIVE)]
     assert end == DONE
 
 
-async def test_the_headers_name_the_turn() -> None:
-    response = TurnResponse(reader_of(ended_log("a")), StreamLimits(), Metrics())
+@pytest.mark.parametrize(("seconds", "told"), [(3.0, "3"), (0.25, "0.25"), (86_400, "86400")])
+async def test_the_headers_name_the_turn_and_the_longest_silence(seconds: float, told: str) -> None:
+    response = TurnResponse(reader_of(ended_log("a")), StreamLimits(keep_alive=seconds), Metrics())
     start, _ = await sent(response)
     assert {name.decode(): value.decode() for name, value in start["headers"]} == {
         **STREAM_HEADERS,
         "x-usechat-turn": "turn",
+        "x-usechat-keep-alive": told,
     }
 
 

@@ -8,6 +8,7 @@ import "./styles/inspector.css";
 import { createRoot } from "react-dom/client";
 
 import { App } from "./App.tsx";
+import { messageOf } from "./chat/errors.ts";
 import { PART_STYLES } from "./kit.ts";
 import { loadSettings } from "./settings.ts";
 
@@ -22,9 +23,9 @@ const root = createRoot(place);
 
 loadSettings().then(
   (settings) => root.render(<App settings={settings} />),
-  () => root.render(
+  (error: unknown) => root.render(
       <main className="signin">
-        <p role="alert" className="notice bad">The server cannot be reached. Load the page again.</p>
+        <p role="alert" className="notice bad">{messageOf(error)} Load the page again.</p>
       </main>,
     ),
 );

@@ -24,8 +24,19 @@ export const signedFetch: typeof fetch = async (input, init) => {
   // A server that signs its pages in by itself, and was started again, knows this one when it has asked for the settings.
   if (response.status === 401 && (await isKnown())) response = await send(input, init);
   if (response.status === 401) listeners.forEach((callback) => callback());
-  return response;
+  return (await isFromServer(response)) ? response : notFound(response.url);
 };
+
+/** Whether it is the server's: what a proxy says of an address that it does not know is a page, or no sentence. */
+async function isFromServer(response: Response): Promise<boolean> {
+  if (response.headers.get("content-type")?.includes("html") && (response.ok || response.status === 404)) return false;
+  return response.status !== 404 || /\.\s*$|"error"/.test(await response.clone().text());
+}
+
+function notFound(url: string): Response {
+  const sentence = `The server was not found at ${new URL(url).pathname}. A proxy in front of it must pass on all paths below that of the page.`;
+  return new Response(sentence, { status: 404 });
+}
 
 async function isKnown(): Promise<boolean> {
   const response = await send("page/settings");

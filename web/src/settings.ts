@@ -25,6 +25,8 @@ export interface Agent {
   answers: string | null;
   /** The address of its WebSocket, if it has one. */
   socket: string | null;
+  /** Below which paths of this server its text may show images. */
+  images: string[];
 }
 
 export interface Settings {
@@ -35,5 +37,13 @@ export interface Settings {
 export async function loadSettings(): Promise<Settings> {
   const response = await signedFetch("page/settings");
   if (!response.ok) throw new Error(await response.text());
-  return (await response.json()) as Settings;
+  const { agents, signedIn } = (await response.json()) as Settings;
+  return { agents: agents.map(below), signedIn };
+}
+
+/** With paths of this origin; the server gives them relative to the page, which a proxy may have put anywhere. */
+function below(agent: Agent): Agent {
+  const path = (given: string) => new URL(given, location.href).pathname;
+  const { answers, socket, images } = agent;
+  return { ...agent, path: path(agent.path), answers: answers && path(answers), socket: socket && path(socket), images: images.map(path) };
 }

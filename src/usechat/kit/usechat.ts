@@ -1,7 +1,6 @@
 // The chat transport of usechat for useChat() of AI SDK 5, 6 and 7. `usechat react` printed it; it is yours to change.
 import type { ChatTransport, UIMessage, UIMessageChunk } from "ai";
 
-const SILENCE = 20_000; // After so many milliseconds without a byte a connection is dead: the server writes every 15 s.
 const PATIENCE = 30_000; // So many milliseconds after the last byte an answer is given up.
 const MAKES_A_PART = /^((text|reasoning)-start|tool-input-.*|start-step|.*file|source-.*|data-.*|custom|steering-.*)$/;
 
@@ -109,6 +108,7 @@ class Answer {
   private interrupt = (): void => {};
   private last = ""; // From where to read on; before that is known, nothing is shown.
   private alive = Date.now();
+  private silence = 20_000; // After so many milliseconds without a byte a connection is dead.
   private attempts = 0;
   private readonly request: Request;
   constructor(request: Request) { this.request = request; }
@@ -124,12 +124,14 @@ class Answer {
     if (this.turn === null) throw new Refusal("The server sends no header x-usechat-turn, or CORS hides it.");
     if (all) this.last = `${this.turn}.0`;
     this.alive = Date.now();
+    const seconds = Number(response.headers.get("x-usechat-keep-alive"));
+    if (seconds > 0) this.silence = 2_000 * seconds + 1_000; // Twice as long as the server is silent, and a bit.
     return response;
   }
 
   /** Asks for what is not shown until the server has it, or has the whole message; null if nothing runs. */
   async connect(): Promise<Response | Message | null> {
-    const patience = () => this.alive + PATIENCE - Date.now();
+    const patience = () => this.alive + Math.max(PATIENCE, this.silence + 10_000) - Date.now();
     for (;;) {
       const pause = this.attempts && Math.min(100 * 2 ** this.attempts, 5_000) * (0.5 + Math.random() / 2);
       await new Promise<void>((resolve) => setTimeout((this.interrupt = resolve), Math.min(pause, patience())));
@@ -170,9 +172,8 @@ class Answer {
     const left = new Promise<never>((_, reject) => (this.interrupt = () => reject(this.left.signal.reason)));
     let found: Response | Message | null = await Promise.race([first, left]);
     const wake = ({ type }: Event) => {
-      if (type !== "online" && this.attempts === 0 && Date.now() - this.alive < SILENCE) return;
-      this.alive = Date.now();
-      this.attempts = 0;
+      if (type !== "online" && this.attempts === 0 && Date.now() - this.alive < this.silence) return;
+      [this.alive, this.attempts] = [Date.now(), 0];
       this.interrupt();
     };
     globalThis.addEventListener?.("online", wake, this.left);
@@ -184,11 +185,10 @@ class Answer {
 
   /** Reads one connection until it ends, breaks or is interrupted, and tells whether the answer is over. */
   private async read(response: Response, to: Controller): Promise<boolean> {
-    const reader = response.body!.getReader();
-    const decoder = new TextDecoder();
+    const [reader, decoder] = [response.body!.getReader(), new TextDecoder()];
     const held: Piece[] = [];
     this.interrupt = () => void reader.cancel().catch(() => {});
-    const watch = setInterval(() => Date.now() - this.alive > SILENCE && this.interrupt(), 1_000);
+    const watch = setInterval(() => Date.now() - this.alive > this.silence && this.interrupt(), 1_000);
     try {
       for (let text = ""; ; ) {
         const { value } = await reader.read().catch(() => ({ value: undefined }));

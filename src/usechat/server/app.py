@@ -69,6 +69,7 @@ def create_app(
     grace: float | None = 10.0,
     lists_all: bool = False,
     page: bool = False,
+    page_images: Collection[str] | str = (),
 ) -> Starlette:
     """Make the app that serves an agent to `useChat()` at `path`, with `/`, `/healthz`, `/readyz` and `/metrics`.
 
@@ -80,15 +81,23 @@ def create_app(
     `client` goes before the one in `settings`. `cors` are the origins whose pages may call the chat, `allowed_hosts`
     the names that the server goes by. A server that is told to end gives running turns `grace` seconds; with None the
     app leaves signals alone. The list of chats is for users who are signed in; where nobody signs in, `lists_all` gives
-    everybody the list of all chats. With `page`, a chat page for this agent is served at `/`.
+    everybody the list of all chats. With `page`, a chat page for this agent is served at `/`; its text may show images
+    of this server below the paths `page_images`, such as `/charts/`.
 
     Raises:
         TypeError: What is given is no agent, or an argument cannot be what it is for.
-        ValueError: The path, an origin, a host or a URL is not one, or the secret is missing or too short.
+        ValueError: The path, one of images, an origin, a host or a URL is not one, or the secret is missing or too
+            short.
         ImportError: The package that the database or the store needs is not installed.
     """
     check_arguments(
-        path=path, cors=cors, cors_credentials=cors_credentials, allowed_hosts=allowed_hosts, grace=grace, page=page
+        path=path,
+        cors=cors,
+        cors_credentials=cors_credentials,
+        allowed_hosts=allowed_hosts,
+        grace=grace,
+        page=page,
+        page_images=page_images,
     )
     check_path(path)
     origins = listed(cors)
@@ -112,7 +121,14 @@ def create_app(
     if page:
         profile, lists = client or settings.client, lists_all or authenticate is not None
         keeps = history != "client"
-        shown = PageAgent(path=path, client=profile, keeps=keeps, lists=lists and keeps, socket=f"{path}/ws")
+        shown = PageAgent(
+            path=path,
+            client=profile,
+            keeps=keeps,
+            lists=lists and keeps,
+            socket=f"{path}/ws",
+            images=tuple(listed(page_images)),
+        )
         pages = page_routes([shown], authenticate)
     return _assemble(endpoint, path, middleware, partial(app_lifespan, endpoint.chats, endpoint.serve, grace), pages)
 

@@ -50,6 +50,7 @@ _ARGUMENTS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     "grace": (lambda value: value is None or _is_number(value), "a number of seconds or None"),
     "lists_all": _FLAG,
     "page": _FLAG,
+    "page_images": (_are_strings, "a path or a list of paths"),
 }
 
 

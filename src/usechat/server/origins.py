@@ -21,7 +21,7 @@ _log = logging.getLogger("usechat")
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
-_EXPOSED_HEADERS: Final = ("x-vercel-ai-ui-message-stream", "x-usechat-turn", "retry-after")
+_EXPOSED_HEADERS: Final = ("x-vercel-ai-ui-message-stream", "x-usechat-turn", "x-usechat-keep-alive", "retry-after")
 _PORTS: Final = {"http": 80, "https": 443}
 _NAME: Final = r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]"
 _ORIGIN: Final = re.compile(rf"([a-z][a-z0-9+.-]*)://({_NAME})(?::([0-9]{{1,5}}))?")

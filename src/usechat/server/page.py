@@ -81,7 +81,11 @@ class PageAgent(Struct, frozen=True, kw_only=True):
 
     `client` is whom its streams are for. The server `keeps` the messages or not, and `lists` the chats for whoever asks
     or not. `answers` is the path at which it takes the answer to a question; without one that is a message. `socket` is
-    the path of its WebSocket, over which the page may talk as well.
+    the path of its WebSocket, over which the page may talk as well. `images` are the paths of this server below which
+    the agent's text may show images, such as `/charts/`; files of the chat and `data:` URLs are always shown.
+
+    Raises:
+        ValueError: A path of `images` does not begin and end with a slash.
     """
 
     path: str
@@ -93,6 +97,12 @@ class PageAgent(Struct, frozen=True, kw_only=True):
     lists: bool = True
     answers: str | None = None
     socket: str | None = None
+    images: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for path in self.images:
+            if not re.fullmatch(r"/(.*/)?", path):
+                raise ValueError(f"The path {path!r} of images must begin and end with a slash, such as /charts/.")
 
 
 class _Recording(Struct):
@@ -114,7 +124,7 @@ def page_routes(
 
     async def index(request: Request) -> Response:
         if not (built / "index.html").is_file():
-            url = str(request.url.replace(path=_root(request) + agents[0].path, query=""))
+            url = str(request.url.replace(path=request.scope.get("root_path", "") + agents[0].path, query=""))
             return PlainTextResponse(_NOT_BUILT.format(url=url), headers=_HEADERS)
         return FileResponse(built / "index.html", headers=_HEADERS)
 
@@ -129,9 +139,8 @@ def page_routes(
         return authenticate is None or bool(await authenticated(authenticate, request))
 
     async def settings(request: Request) -> Response:
-        root = _root(request)
         # The page asks for a token where nobody is signed in, before the chat refuses it.
-        return _json({"signedIn": await signed_in(request), "agents": [_shown(agent, root) for agent in agents]})
+        return _json({"signedIn": await signed_in(request), "agents": [_shown(agent) for agent in agents]})
 
     async def check(request: Request) -> Response:
         if not await signed_in(request):
@@ -158,15 +167,13 @@ def _guard(answer: Answer) -> Answer:
     return route
 
 
-def _shown(agent: PageAgent, root: str) -> dict[str, Any]:
+def _shown(agent: PageAgent) -> dict[str, Any]:
     paths = {"path": agent.path, "answers": agent.answers, "socket": agent.socket}
-    below = {name: None if path is None else root + path for name, path in paths.items()}
+    # Relative to the page, since only the browser knows the prefix that a proxy has taken away.
+    below = {name: None if path is None else f".{path}" for name, path in paths.items()}
     prompts = [PagePrompt(prompt) if isinstance(prompt, str) else prompt for prompt in agent.prompts]
-    return {**structs.asdict(agent), **below, "prompts": prompts}
-
-
-def _root(request: Request) -> str:
-    return request.scope.get("root_path", "")
+    images = [f".{path}" for path in agent.images]
+    return {**structs.asdict(agent), **below, "prompts": prompts, "images": images}
 
 
 def _json(value: object) -> Response:

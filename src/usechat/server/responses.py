@@ -54,7 +54,11 @@ class TurnResponse(Response):
     def __init__(self, reader: Reader, limits: StreamLimits, metrics: Metrics, arrived: float | None = None) -> None:
         self.status_code = 200
         self.background = None
-        self.raw_headers = [*_RAW_HEADERS, (b"x-usechat-turn", reader.log.turn.encode())]
+        self.raw_headers = [
+            *_RAW_HEADERS,
+            (b"x-usechat-turn", reader.log.turn.encode()),
+            (b"x-usechat-keep-alive", f"{limits.keep_alive:g}".encode()),
+        ]
         self._reader = reader
         self._limits = limits
         self._metrics = metrics

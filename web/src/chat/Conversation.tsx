@@ -10,6 +10,7 @@ import type { Agent, Prompt } from "../settings.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Composer } from "./Composer.tsx";
 import { messageOf } from "./errors.ts";
+import { AllowedImages, useAllowedImages } from "./images.ts";
 import { Message } from "./Message.tsx";
 import { Transcript } from "./Transcript.tsx";
 import { useConversation } from "./useConversation.ts";
@@ -30,6 +31,7 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
   const chat = useConversation(connection, id, loaded, played);
   const { messages, running, error } = chat;
   const last = messages.at(-1);
+  const images = useAllowedImages(messages, connection.agent.images);
   const [dropped, setDropped] = useState<File[]>([]);
   const drop = (event: DragEvent) => setDropped([...event.dataTransfer.files].filter((file) => !isRecording(file)));
   const suggest = (text: string) => chat.send(text, []);
@@ -42,16 +44,18 @@ export function Conversation({ connection, id, loaded, played, inspecting, close
       <main className="chat" onDrop={drop}>
         <Transcript busy={running} count={messages.length}>
           {messages.length === 0 && !running && <Welcome agent={connection.agent} send={suggest} />}
-          {messages.map((message) => (
-            <Message
-              key={message.id}
-              message={message}
-              live={running && message === last && message.role === "assistant"}
-              isLast={message === last}
-              busy={running}
-              actions={chat.actions}
-            />
-          ))}
+          <AllowedImages value={images}>
+            {messages.map((message) => (
+              <Message
+                key={message.id}
+                message={message}
+                live={running && message === last && message.role === "assistant"}
+                isLast={message === last}
+                busy={running}
+                actions={chat.actions}
+              />
+            ))}
+          </AllowedImages>
           {chat.transient.map(({ name, data }) => (
             <DataPart key={name} part={{ type: `data-${name}`, data }} answer={chat.actions.answer} />
           ))}

@@ -2,7 +2,9 @@ import { type ComponentProps, memo, type ReactNode } from "react";
 import { Streamdown } from "streamdown";
 
 import { CopyButton } from "../ui/CopyButton.tsx";
-import { hostOf, ownMedia, safeLink } from "../ui/links.ts";
+import { hostOf, safeLink } from "../ui/links.ts";
+import { useImage } from "./images.ts";
+import { isTame } from "./tame.ts";
 
 interface Node {
   type: string;
@@ -37,11 +39,11 @@ function Link({ href, children }: Of<"a">) {
 }
 
 function Image({ src, alt }: Of<"img">) {
-  if (typeof src !== "string") return <>{alt}</>;
-  const url = ownMedia(src);
+  const url = useImage(src ?? "");
+  if (src === undefined) return <>{alt}</>;
   if (url !== undefined) return <img src={url} alt={alt ?? ""} />;
-  // The server of the image would learn that it is looked at, and whatever the agent put into the address.
-  return <Link href={src}>{`${alt || "Image"} (${hostOf(src)})`}</Link>;
+  // Another server would learn that it is looked at, and whatever the agent put into the address.
+  return <Link href={src}>{`${alt || "Image"} (${hostOf(src) || src})`}</Link>;
 }
 
 function Pre({ node }: Of<"pre">) {
@@ -88,8 +90,9 @@ const UNASKED = { enabled: false };
 // Links and images are checked where they are drawn.
 const asItIs = (url: string) => url;
 
-/** Text as markdown while it still grows. HTML in it is shown as the text that it is. */
+/** Text as markdown while it still grows. HTML in it is shown as the text that it is, and so is what would stop the page. */
 export const Markdown = memo(function Markdown({ text, live }: { text: string; live: boolean }) {
+  if (!isTame(text)) return <p className="plain" dir="auto">{text}</p>;
   return (
     <Streamdown
       className="markdown"

@@ -6,6 +6,7 @@ import { FilePart } from "../parts/FilePart.tsx";
 import { Reasoning } from "../parts/Reasoning.tsx";
 import { type Source, Sources } from "../parts/Sources.tsx";
 import { Tool, type ToolAnswers } from "../parts/Tool.tsx";
+import { Boundary } from "../ui/Boundary.tsx";
 import { CopyButton } from "../ui/CopyButton.tsx";
 import { Icon } from "../ui/icons.tsx";
 import { Editor } from "./Editor.tsx";
@@ -52,7 +53,9 @@ export const Message = memo(function Message({ message, live, isLast, busy, acti
           cancel={() => setEdited(false)}
         />
       ) : (
-        <div className="content">{shown(message.parts, context)}</div>
+        <div className="content">
+          <Boundary instead={() => <Undrawn text={textOf(message)} />}>{shown(message.parts, context)}</Boundary>
+        </div>
       )}
       {!live && !isEdited && (
         <footer className="actions">
@@ -73,6 +76,16 @@ export const Message = memo(function Message({ message, live, isLast, busy, acti
     </article>
   );
 });
+
+/** The text of a message of which the rest cannot be drawn. */
+function Undrawn({ text }: { text: string }) {
+  return (
+    <>
+      {text && <p className="plain" dir="auto">{text}</p>}
+      <p className="notice bad"><Icon name="alert" /><span>The page cannot show all of this message.</span></p>
+    </>
+  );
+}
 
 interface Context {
   live: boolean;

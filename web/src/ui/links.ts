@@ -17,6 +17,11 @@ export function ownMedia(url: string): string | undefined {
   }
 }
 
+/** What two ways to write one address have in common, if it is one. */
+export function wholeAddress(url: string): string | undefined {
+  return URL.parse(url, location.href)?.href;
+}
+
 export function hostOf(url: string): string {
   try {
     return new URL(url).host;
