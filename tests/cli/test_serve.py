@@ -244,10 +244,9 @@ http {{
 """
 
 
-@pytest.mark.parametrize("flags", [[], ["--reload"]])
-def test_the_page_behind_a_proxy_that_strips_a_prefix_calls_the_chat_there(folder: Path, flags: list[str]) -> None:
+def test_the_page_behind_a_proxy_that_strips_a_prefix_calls_the_chat_there(folder: Path) -> None:
     port = free_port()
-    with serve(folder, "agents:agent", "--root-path", "/agent", "--allowed-hosts", "127.0.0.1", *flags) as (_, chat):
+    with serve(folder, "agents:agent", "--allowed-hosts", "127.0.0.1") as (_, chat):
         url = chat.removesuffix("/api/chat")
         config = folder / "nginx.conf"
         config.write_text(STRIPPING_NGINX.format(folder=folder, port=port, url=url))
@@ -257,8 +256,24 @@ def test_the_page_behind_a_proxy_that_strips_a_prefix_calls_the_chat_there(folde
             settings = f"{outside}/agent/page/settings"
             until(lambda: httpx.get(settings, timeout=HANG_SECONDS).status_code == 200, nginx)
             [agent] = httpx.get(settings, timeout=HANG_SECONDS).json()["agents"]
-            assert (agent["path"], agent["socket"]) == ("/agent/api/chat", "/agent/api/chat/ws")
-            assert parts(ask(f"{outside}{agent['path']}").text) == [STEP, text_part("You said: Hello")]
+            called = str(httpx.URL(f"{outside}/agent/").join(agent["path"]))
+            assert parts(ask(called).text) == [STEP, text_part("You said: Hello")]
+
+
+ROOTED = """
+from starlette.responses import PlainTextResponse
+
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        await PlainTextResponse(scope["root_path"])(scope, receive, send)
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--reload"]])
+def test_an_app_knows_the_prefix_that_a_proxy_takes_off(folder: Path, flags: list[str]) -> None:
+    (folder / "rooted.py").write_text(ROOTED, encoding="utf-8")
+    with serve(folder, "rooted:app", "--root-path", "/agent", *flags) as (_, url):
+        assert httpx.get(url, timeout=HANG_SECONDS).text == "/agent"
 
 
 def test_a_root_path_that_is_none_is_refused(refuse: Refuse) -> None:
