@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from usechat.sources.agent_ops_frames import MOST_WAITING
 from usechat.sources.agent_ops_meanings import Begun, Meaning, TurnUpdate
 
 __all__ = ["OURS", "UNKNOWN", "SessionQueue"]
@@ -58,7 +59,7 @@ class SessionQueue:
         if before is None:
             return False
         if self.running is not None:
-            self._waiting.append(before)
+            self._enqueue(before)
             return False
         self._run(before, passed=len(self._waiting))
         return True
@@ -87,7 +88,7 @@ class SessionQueue:
         # Some prompts wait without a word: those of the system, for one.
         self._waiting += [UNKNOWN] * (ahead - len(self._waiting))
         self._drop_first(len(self._waiting) - ahead)
-        self._waiting.append(prompt)
+        self._enqueue(prompt)
 
     def advance(self, left: int | None) -> None:
         """The first of those that wait runs now; so many are left, None if that was not told."""
@@ -134,7 +135,7 @@ class SessionQueue:
         lost = self.running
         self.complete()
         if lost is not None:
-            self._waiting.insert(self._passed or 0, lost)
+            self._enqueue(lost, self._passed or 0)
         return lost
 
     def swap(self, channel: str) -> None:
@@ -163,6 +164,11 @@ class SessionQueue:
 
     def _run(self, prompt: str, *, passed: int | None) -> None:
         self.running, self._passed, self._is_guess = prompt, passed, False
+
+    def _enqueue(self, prompt: str, place: int = MOST_WAITING) -> None:
+        # A session that never dequeues fills no memory, and ours is always among those that wait.
+        if prompt == OURS or len(self._waiting) < MOST_WAITING:
+            self._waiting.insert(place, prompt)
 
     def _channel_of(self, prompt: str) -> str:
         return self._channel if prompt == OURS else prompt

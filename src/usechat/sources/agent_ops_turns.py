@@ -34,6 +34,8 @@ __all__ = ["PromptTracker", "Sight"]
 
 _SEPARATOR: Final = "\n\n---\n\n"
 _V2: Final = ("message.create", "message.finalize", "complete")
+# So many characters of prompts that others send are kept, to know them when they come again together with ours.
+_MOST_COLLECTED: Final = 1_000_000
 _AT_WORK: Final = ("thinking", "streaming", "tool_calling", "error")
 
 
@@ -90,6 +92,7 @@ class PromptTracker:
         self._sent = text is None
         # Our prompt and those that are collected after it, to be echoed again as one.
         self._collected: list[Prompted] = []
+        self._others_size = 0
         self._last_echo: Prompted = Prompted("", "", "")
         self._queue = SessionQueue(channel, undecided=None if text is not None else OURS)
         self._turn = _Turn()
@@ -195,6 +198,8 @@ class PromptTracker:
             self.echo_id = prompt.id
             self._claimed.add(prompt.id)
             self._queue.claim()
+        elif len(prompt.text) > _MOST_COLLECTED:
+            self._last_echo = Prompted(prompt.id, "", prompt.author)
 
     def _is_ours(self, prompt: Prompted, channel: str) -> bool:
         if self._text is None or not self._sent or channel != self._channel or self._queue.has_ours:
@@ -209,8 +214,13 @@ class PromptTracker:
         return not prompt.author or self._user_id in (None, prompt.author)
 
     def _collect(self, prompt: str | None) -> None:
-        if prompt == OURS or (self._collected and prompt == self._channel):
+        if prompt == OURS:
             self._collected.append(self._last_echo)
+        elif self._collected and prompt == self._channel:
+            # An empty one is kept, too.
+            self._others_size += len(self._last_echo.text) + 1
+            if self._others_size <= _MOST_COLLECTED:
+                self._collected.append(self._last_echo)
 
     def _move_queue(self, meaning: Opened | RunnerBusy | Queued | Dequeued) -> None:
         match meaning:
