@@ -21,6 +21,7 @@ from usechat.agents.agent_ops import AgentOpsAgent, SessionCall
 from usechat.agents.agent_ops_socket import TOO_MANY, SessionAddress
 from usechat.database import Database
 from usechat.errors import AgentError, RequestError
+from usechat.ids import new_id
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
 from usechat.server.app import app_lifespan, check_path, service_routes
@@ -276,7 +277,7 @@ def _find_route(scope: Scope, mounted_at: str) -> tuple[Endpoint, str, str, str]
 
 def _read(body: bytes) -> ChatRequest:
     check_cost(body, _BODY)
-    return decode_request(body, _BODY, checked=True)
+    return decode_request(body, _BODY, checked=True, new_id=new_id)
 
 
 async def _no_route(_request: Request, error: Exception) -> Response:
