@@ -108,8 +108,8 @@ class Following:
         with suppress(TimeoutError):
             async with asyncio.timeout(_CATCH_UP):
                 await self.socket.send("ping")
-                while not self.tracker.ended and (frame := await self._next()).get("type") != "pong":
-                    self._see(frame)
+                while not self.tracker.ended and not self._see_pong(await self._next()):
+                    pass
 
     async def _next(self, *, wants_greeting: bool = False) -> Frame:
         self._frames += 1
@@ -122,6 +122,10 @@ class Following:
         finally:
             self._is_reading = False
             self._unanswered = 0
+
+    def _see_pong(self, frame: Frame) -> bool:
+        self._see(frame)
+        return frame.get("type") == "pong"
 
     def _see(self, frame: Frame) -> None:
         if frame:

@@ -136,9 +136,11 @@ async def _parse_aside(raw: bytes) -> Frame:
 class SessionSocket:
     """One open WebSocket. `greeting` is what its `init` said, once that was asked for and read."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: ClientConnection, large: "_LargeFrames") -> None:
         self.greeting: Greeting | None = None
         self._connection = connection
+        self._large = large
+        self._holds = 0
 
     async def next(self, *, wants_greeting: bool = False) -> Frame:
         """The next frame; one that is no JSON object, or holds too much, is an empty one.
@@ -146,8 +148,14 @@ class SessionSocket:
         Raises:
             ConnectionClosed: there is none.
         """
+        if self._holds:
+            self._release()
+            self._connection.transport.resume_reading()
         raw = await self._connection.recv(decode=False)
         if len(raw) > _LARGE:
+            # No other frame comes in behind it while it is on its way to a client.
+            self._connection.transport.pause_reading()
+            self._holds = await self._large.take(len(raw))
             if (await _read_as(_Kind, raw)).type == "init":
                 return await self._greet(raw, wants_greeting=wants_greeting)
             if _holds_too_much(raw):
@@ -185,13 +193,46 @@ class SessionSocket:
 
     def cut(self) -> None:
         """Let go of an upstream that is gone; whoever reads learns that the socket is closed."""
+        self._release()
         self._connection.transport.abort()
+
+    def _release(self) -> None:
+        self._large.release(self._holds)
+        self._holds = 0
 
     async def _greet(self, raw: bytes, *, wants_greeting: bool) -> Frame:
         if wants_greeting:
             self.greeting = Greeting() if _holds_too_much(raw) else await _read_as(Greeting, raw)
         state = (await _read_as(_Init, raw)).data
         return {"type": "init", "data": {"runnerBusy": state.busy, "promptsQueued": state.queued}}
+
+
+class _LargeFrames:
+    """The large frames of all sockets that are being mapped, sent or waited for: together they have a bound in bytes.
+
+    One that is larger than that has to be alone.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._total = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def take(self, size: int) -> int:
+        """Wait until there is room for a frame of this size, which has it until it is released."""
+        while self._total and self._total + size > self._most:
+            room = asyncio.get_running_loop().create_future()
+            self._waiting.append(room)
+            await room
+        self._total += size
+        return size
+
+    def release(self, size: int) -> None:
+        self._total -= size
+        waiting, self._waiting = self._waiting, []
+        for room in waiting:
+            if not room.done():
+                room.set_result(None)
 
 
 class SessionSockets:
@@ -202,6 +243,7 @@ class SessionSockets:
         self._token = token
         self._limits = limits
         self._events = events
+        self._large = _LargeFrames(limits.frames_in_all)
         self._open: Counter[str] = Counter()
         self._users: Counter[str] = Counter()
         self.count = 0
@@ -231,7 +273,7 @@ class SessionSockets:
         self._users[address.user] += 1
         self.count += 1
         try:
-            return SessionSocket(await self._connect(address))
+            return SessionSocket(await self._connect(address), self._large)
         except BaseException as error:
             self.closed(address)
             # An upstream that breaks HTTP makes the library raise anything.
@@ -281,4 +323,6 @@ class SessionSockets:
             ping_interval=None,
             close_timeout=_CLOSES,
             max_size=self._limits.frame,
+            # Frames may be large, and by default seventeen of them would wait for a slow client. Here it is one.
+            max_queue=0,
         )

@@ -351,7 +351,7 @@ class Turn:
     def _is_full(self) -> bool:
         # A copy, since a thread may ask while a reader comes or leaves.
         readers, ahead = tuple(self.claim.log.readers), self._limits.ahead
-        return ahead is not None and bool(readers) and min(reader.unread for reader in readers) > ahead
+        return ahead is not None and bool(readers) and min(one.unread + one.in_flight for one in readers) > ahead
 
 
 async def _wait(task: asyncio.Task[None]) -> None:

@@ -39,6 +39,7 @@ from usechat.server.sessions.history import SessionHistory, scoped
 from usechat.server.sessions.metrics import GatewayMetrics
 from usechat.server.sessions.prompting import prompt_of
 from usechat.server.sessions.settings import GatewaySettings
+from usechat.server.slow_readers import SlowReaders
 from usechat.stores.memory import MemoryTurnStore
 from usechat.turns.failures import explain
 
@@ -147,6 +148,7 @@ class _Gateway:
         self._origins = origins
         self._is_on = settings.is_on
         self._stream = settings.stream
+        self._slow = SlowReaders(settings.behind_in_all)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -195,13 +197,13 @@ class _Gateway:
         # The session is asked for the last message, whatever is wanted with it; nothing that runs gives way.
         scoped_request = structs.replace(asked, id=scoped(session, asked.id), trigger="submit-message", message_id=None)
         reader = await self.chats.begin(scoped_request, user, VisibleHeaders(request.scope["headers"]), call)
-        return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
+        return TurnResponse(reader, self._stream, self.chats.metrics, arrived, self._slow)
 
     async def _resume(self, request: Request, chat_id: str, user: str, arrived: float) -> Response:
         reader = await self.chats.follow(chat_id, user, *last_seen(request))
         if reader is None:
             return Response(status_code=204)
-        return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
+        return TurnResponse(reader, self._stream, self.chats.metrics, arrived, self._slow)
 
     async def _answer(self, request: Request, address: SessionAddress) -> Response:
         body = await json_body(request, limit=_ANSWER_SIZE, deadline=_BODY_DEADLINE)
