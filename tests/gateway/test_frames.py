@@ -35,7 +35,7 @@ async def test_half_an_emoji_costs_no_frame() -> None:
 @pytest.mark.parametrize("size", [10, 100_000])
 async def test_half_an_emoji_in_an_old_message_does_not_hide_the_session(size: int) -> None:
     old = {"id": "m-1", "role": "user", "content": "x" * size + CUT, "channelType": "slack", "channelId": "C1"}
-    greeting = [init([old, {"id": "m-ana", "role": "user"}])]
+    greeting = [init([old, {"id": "m-Hi", "role": "user"}])]
     async with (
         speaking(turn(), greeting=greeting) as (url, heard),
         serving_gateway(upstream=url) as gateway,

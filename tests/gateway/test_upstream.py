@@ -1,13 +1,16 @@
 """What an upstream says that no session should: it costs nobody an answer, and no neighbour anything."""
 
+import asyncio
 import tracemalloc
 from typing import Any
 
 import pytest
 
 from support.gateways import serving_gateway
-from support.loopback import text_part
-from support.upstreams import init, speaking, turn
+from support.loopback import last_two, parts, text_part
+from support.upstreams import finished, init, speaking, turn
+from usechat.agents.agent_ops_limits import SocketLimits
+from usechat.server.sessions.settings import GatewaySettings
 
 pytestmark = pytest.mark.anyio
 
@@ -78,3 +81,48 @@ async def test_a_session_that_does_not_greet_is_asked_again_without_a_revert() -
         for _ in range(2):
             await gateway.ask("Hi")
     assert [message["type"] for message in heard] == ["prompt", "prompt"]
+
+
+TOO_LARGE = ['{"type":"error","errorText":"The answer became too large."}', "[DONE]"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        turn("Hello", "x" * 200_000, "Later"),
+        [*turn()[:1], {"type": "message.updated", "data": finished()["data"] | {"content": "x" * 200_000}}],
+    ],
+)
+async def test_a_text_above_the_limit_of_an_answer_is_not_delivered(answer: list[Frame]) -> None:
+    settings = GatewaySettings(enabled=True, log=100_000)
+    async with speaking(answer) as (url, _), serving_gateway(settings, upstream=url) as gateway:
+        body = await gateway.ask("Hi")
+    assert last_two(body) == TOO_LARGE
+    assert "xxx" not in body
+    assert {part["type"] for part in parts(body)} <= {"step-start", "text"}
+
+
+async def test_clients_that_read_nothing_are_given_up_once_they_hold_too_much() -> None:
+    """Long before their patience is over, and one that reads is not."""
+    settings = GatewaySettings(enabled=True, behind_in_all=1_000_000, patience=3600.0, idle=3600.0)
+    # More than the buffers of the system take in.
+    text = "x" * 16_000_000
+    async with (
+        speaking(turn(text)) as (url, _),
+        serving_gateway(settings, upstream=url, send_buffer=65_536) as gateway,
+        gateway.asking("One", chat="c1"),
+        gateway.asking("Two", chat="c2"),
+    ):
+        assert [part for part in await gateway.parts("Three", chat="c3") if part["type"] == "text"] == [text_part(text)]
+        while await gateway.metric("adapter_request_errors_total") != 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_large_frames_go_to_clients_a_few_at_a_time() -> None:
+    limits = SocketLimits(frames_in_all=1_000_000)
+    settings = GatewaySettings(enabled=True, sockets=limits)
+    texts = ["x" * 900_000, "y" * 2_000_000]
+    async with speaking(turn(*texts)) as (url, _), serving_gateway(settings, upstream=url) as gateway:
+        answers = await asyncio.gather(*(gateway.parts(f"Hi {chat}", chat=chat) for chat in "abcd"))
+    for answer in answers:
+        assert [part for part in answer if part["type"] == "text"] == [text_part("".join(texts))]

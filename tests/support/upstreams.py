@@ -42,7 +42,12 @@ async def speaking(
         async for raw in connection:
             heard.append(message := json.loads(raw))
             if message["type"] == "prompt":
-                echo = {"id": "m-ana", "role": "user", "content": message["content"], "authorId": "ana"}
+                echo = {
+                    "id": f"m-{message['content']}",
+                    "role": "user",
+                    "content": message["content"],
+                    "authorId": "ana",
+                }
                 for frame in ({"type": "message", "data": echo}, *answer):
                     await connection.send(json.dumps(frame))
 
