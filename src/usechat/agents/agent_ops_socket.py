@@ -235,6 +235,13 @@ class _LargeFrames:
                 room.set_result(None)
 
 
+def _failed(error: Exception) -> AgentError:
+    # The reason goes to the log, in the one line that tells of the failure: a traceback would say no more.
+    failure = AgentError(CONNECTION_FAILED)
+    failure.add_note(f"{type(error).__name__}: {error}")
+    return failure
+
+
 class SessionSockets:
     """Opens the sockets of all sessions of one upstream, and counts them. With a `token`, it is given for all users."""
 
@@ -281,7 +288,7 @@ class SessionSockets:
                 raise
             if self._events is not None:
                 self._events.open_failed()
-            raise AgentError(CONNECTION_FAILED) from error
+            raise _failed(error) from None
 
     def closed(self, address: SessionAddress) -> None:
         self.count -= 1
@@ -302,7 +309,7 @@ class SessionSockets:
             async with asyncio.timeout(self._limits.open_seconds):
                 yield socket
         except (ConnectionClosed, TimeoutError) as error:
-            raise AgentError(CONNECTION_FAILED) from error
+            raise _failed(error) from None
         finally:
             try:
                 await socket.close()
