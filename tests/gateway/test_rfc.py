@@ -54,6 +54,18 @@ async def test_round_trip() -> None:
         await until_free(gateway)
 
 
+@pytest.mark.parametrize(
+    "said", [{"content": "Hello"}, {"parts": [{"type": "text", "text": "Hello"}]}, {"id": None, "content": "Hello"}]
+)
+async def test_the_request_of_the_rfc_needs_no_ids(said: dict[str, Any]) -> None:
+    request = {"messages": [{"role": "user", "content": "Before"}, {"role": "user", **said}]}
+    async with serving_gateway() as gateway:
+        answers = await asyncio.gather(*(gateway.post("chat", json=request) for _ in range(2)))
+        assert [shown(parts(answer.text)) for answer in answers] == [[("text", "You said: Hello")]] * 2
+        # Each is a chat of its own, so that nothing was taken back.
+        assert gateway.agent.received("revert") == []
+
+
 async def test_abort() -> None:
     async with serving_gateway() as gateway:
         async with gateway.asking("hang") as stream:

@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 import usechat.agents.agent_ops_following as driver
 from support.fast_loop import hurrying, run_fast
 from support.gateways import SETTINGS, Gateway, serving_gateway, until_chunk
-from support.loopback import message, parts
+from support.loopback import free_port, message, parts
 from support.session_clients import joined
 from usechat.agents.agent_ops_socket import SocketLimits
 from usechat.session_agent import SessionSettings
@@ -369,6 +369,14 @@ async def test_channels_are_those_of_the_session_and_the_default() -> None:
         assert text == "You said: Hello"
         slack = {"channelType": "slack", "channelId": "C1"}
         assert (await gateway.get("channels")).json() == {"channels": [default, slack]}
+
+
+async def test_a_session_that_cannot_be_reached_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving_gateway(upstream=f"ws://127.0.0.1:{free_port()}") as gateway:
+        await gateway.ask("Hello")
+        await gateway.get("channels")
+    lines = [record for record in caplog.records if "Connection failed" in record.getMessage()]
+    assert [(record.exc_info, "Connect call failed" in record.getMessage()) for record in lines] == [(None, True)] * 2
 
 
 async def test_a_session_that_cannot_be_reached_is_an_error_of_the_stream() -> None:

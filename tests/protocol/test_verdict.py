@@ -83,6 +83,30 @@ def test_the_client_decides_what_is_too_new(chunks: list[str], client: ClientNam
     assert violation.rule == rule
 
 
+def test_an_event_that_is_cut_off_is_refused_unless_nothing_was_read() -> None:
+    cut = recorded_events(f"data: {START}\n\ndata: {FINISH}\n".encode())
+    violation = judge(cut).violation
+    assert violation is not None
+    assert (violation.line, violation.rule) == (3, "event-cut-off")
+    alone = judge(recorded_events(f"data: {START}\n".encode())).violation
+    assert alone is not None
+    assert alone.rule == "no-chunks"
+
+
+def test_the_data_stream_of_ai_sdk_4_is_told_from_garbage() -> None:
+    violation = verdict_of('0:"Hello"')
+    assert violation is not None
+    assert violation.problem == "This is the data stream of AI SDK 4, which no client from AI SDK 5 on reads."
+
+
+def test_who_takes_the_finish_reason_unknown_is_told() -> None:
+    violation = verdict_of(START, '{"type":"finish","finishReason":"unknown"}')
+    assert violation is not None
+    assert violation.problem.startswith(
+        "The finish chunk has the reason 'unknown', which only ai 5.0.92 and later 5 take"
+    )
+
+
 def test_the_newest_client_ignores_unknown_fields() -> None:
     assert verdict_of('{"type":"finish","usage":1}', client="latest") is None
 

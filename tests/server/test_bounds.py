@@ -6,7 +6,6 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -106,7 +105,7 @@ async def last_chunk(lines: AsyncIterator[str]) -> str:
     return [line async for line in lines if line.startswith("data: {")][-1]
 
 
-def test_an_agent_that_is_silent_for_120_seconds_has_failed_and_its_client_hears_of_it_every_15() -> None:
+def test_an_agent_that_is_silent_for_120_seconds_has_failed_and_its_client_hears_of_it_meanwhile() -> None:
     async def main() -> None:
         began = now()
         async with serving() as house, house.asking("wait") as lines:
@@ -117,10 +116,8 @@ def test_an_agent_that_is_silent_for_120_seconds_has_failed_and_its_client_hears
                     times.append(now())
                 elif line.startswith("data: {"):
                     rest.append(line)
-            gaps = [later - earlier for earlier, later in pairwise(times)]
-            # The mean, since a machine that is busy may hold one of them up.
-            assert len(gaps) <= 8
-            assert sum(gaps) / len(gaps) < 30
+            # Every 2 seconds, or later where the machine is busy.
+            assert 2 < len(times) <= 61
             assert rest[-1] == 'data: {"type":"error","errorText":"The agent did not answer in time."}'
             assert is_about(120, now() - began)
             assert await house.ends.get() == ("error", "One, ")

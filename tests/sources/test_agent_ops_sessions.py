@@ -18,8 +18,8 @@ TEXTS = ("Hello", "Hello", "Deploy")
 class Story:
     """A session in which everything happens at random, until all is over and read."""
 
-    def __init__(self, seed: int, *, doubles: bool = False) -> None:
-        self.model = Model(seed, doubles=doubles)
+    def __init__(self, seed: int, *, doubles: bool = False, strays: bool = False) -> None:
+        self.model = Model(seed, doubles=doubles, strays=strays)
         self.draw = random.Random(seed)  # noqa: S311
         self.sending: list[Socket] = []
         actions: dict[Callable[[], None], int] = {
@@ -33,6 +33,8 @@ class Story:
             self.model.noise: 2,
             self.read_some: 25,
         }
+        if strays:
+            actions[self.model.stray] = 12
         self.mischief = False
         # What the system asks waits without a word: its place is not known when others come back or are dropped.
         if self.draw.random() < 0.4:
@@ -143,3 +145,9 @@ def test_each_socket_is_shown_its_own_turn(block: int) -> None:
 def test_frames_that_come_twice_change_nothing() -> None:
     for number in range(draws(40, 25)):
         holds(Story(SEED + 9_000_000 + number, doubles=True).model)
+
+
+@pytest.mark.parametrize("doubles", [False, True])
+def test_frames_that_look_like_work_take_no_turn_away(*, doubles: bool) -> None:
+    for number in range(draws(60, 25)):
+        holds(Story(SEED + 5_000_000 + number, doubles=doubles, strays=True).model)

@@ -131,6 +131,52 @@ def test_several_equal_prompts_of_one_user_get_a_turn_each() -> None:
     assert sorted(tracker.echo_id for tracker in trackers) == ["m-0", "m-1", "m-2"]
 
 
+QUESTION: Frame = {"type": "question", "questionId": "q-0", "text": "?"}
+STRAY: list[list[Frame]] = [
+    [QUESTION],
+    [QUESTION, status(questionAnswered="q-0", answer="yes")],
+    [QUESTION, status(questionExpired="q-0")],
+    [{**QUESTION, "channelType": "slack", "channelId": "C1"}],
+    [{"type": "interactive_prompt", "prompt": {"id": "q-0", "title": "?"}}],
+    [THINKING],
+    [{"type": "agentStatus", "status": "error"}],
+    [{**THINKING, "channelType": "slack", "channelId": "C1"}],
+    [{"type": "model-switched", "fromModel": "a", "toModel": "b"}],
+    [begin("t-0")],
+    [begin("t-0", "slack:C1")],
+]
+
+
+@pytest.mark.parametrize("stray", STRAY)
+def test_what_comes_before_our_echo_does_not_take_our_turn_away(stray: list[Frame]) -> None:
+    for tracker in (sent(init(), *stray), sent(init())):
+        kinds(tracker, *stray)
+        assert (tracker.running, tracker.echo_id) == (False, "")
+        assert kinds(tracker, echo(), audit("user.prompt")) == ["other"] * 2
+        kinds(tracker, THINKING)
+        tracker.see(begin())
+        assert tracker.running
+        said: Frame = {"type": "chunk", "content": "Hello", "messageId": "t-1"}
+        assert kinds(tracker, said, COMPLETE) == ["ours", "ended"]
+
+
+@pytest.mark.parametrize("stray", [stray for stray in STRAY if stray[0]["type"] != "message"])
+def test_what_another_channel_says_before_our_turn_begins_does_not_take_it_away(stray: list[Frame]) -> None:
+    slack = [{**frame, "channelType": "slack", "channelId": "C1"} for frame in stray]
+    at_once, waited, behind = sent(init()), sent(init(busy=True)), sent(init(busy=True))
+    kinds(at_once, echo(), THINKING)
+    kinds(waited, echo(), status(promptQueued=True, queuePosition=1), COMPLETE)
+    kinds(waited, status(promptDequeued=True, remaining=0))
+    kinds(behind, echo(), status(promptQueued=True, queuePosition=1))
+    kinds(behind, echo("m-2", "Else", channelType="slack", channelId="C1"))
+    kinds(behind, status(promptQueued=True, queuePosition=2), COMPLETE, status(promptDequeued=True, remaining=1))
+    for tracker in (at_once, waited, behind):
+        kinds(tracker, *slack)
+        tracker.see(begin())
+        assert (tracker.running, tracker.position) == (True, None)
+        assert kinds(tracker, begin("t-9", "slack:C1"), COMPLETE) == ["other", "ended"]
+
+
 @pytest.mark.parametrize(
     "frame",
     [

@@ -72,13 +72,14 @@ class _Try(Struct):
 class Model:
     """One session. Each method is one thing that happens; what it broadcasts reaches every socket in that order."""
 
-    def __init__(self, seed: int, *, doubles: bool = False) -> None:
+    def __init__(self, seed: int, *, doubles: bool = False, strays: bool = False) -> None:
         self.random = random.Random(seed)  # noqa: S311
         self.sockets: list[Socket] = []
         self.queue: list[Prompt] = []
         self.prompts: list[Prompt] = []
         self.connected = True
         self._doubles = doubles
+        self._strays = strays
         self._try: _Try | None = None
         self._numbers = count(1)
         self._claimed: set[str] = set()
@@ -96,6 +97,8 @@ class Model:
             "runnerConnected": self.connected,
         }
         socket.inbox.append({"type": "init", "session": {"messages": []}, "data": data})
+        if self._strays:
+            socket.inbox += [self._stray() for _ in range(self.random.randrange(3))]
         self.sockets.append(socket)
         self._broadcast({"type": "user.joined", "userId": user, "connectedUsers": []})
         self._audit("user.joined", user)
@@ -198,6 +201,30 @@ class Model:
             {"type": "message", "data": {"id": self._id("n"), "role": "system", "content": "Screenshot"}},
         ]
         self._broadcast(self.random.choice(frames))
+
+    def stray(self) -> None:
+        """Something is told that looks like work and is none."""
+        self._broadcast(self._stray())
+
+    def _stray(self) -> Frame:
+        question = f"q-{self.random.randrange(3)}"
+        frames: list[Frame] = [
+            {"type": "question", "questionId": question, "text": "?"},
+            {"type": "interactive_prompt", "prompt": {"id": question, "title": "?"}},
+            {"type": "interactive_prompt_resolved", "promptId": question, "resolution": "yes"},
+            {"type": "interactive_prompt_expired", "promptId": question},
+            _status(questionAnswered=question, answer="yes"),
+            _status(questionExpired=question),
+            *(
+                {"type": "agentStatus", "status": status}
+                for status in ("thinking", "streaming", "tool_calling", "error")
+            ),
+        ]
+        if self._try is None:
+            # While a prompt runs, they are about it.
+            frames.append({"type": "model-switched", "fromModel": "a", "toModel": "b", "reason": "Overloaded"})
+            frames.append({"type": "error", "messageId": "e", "error": "boom"})
+        return self.random.choice(frames) | _channel(self.random.choice(("web:default", "slack:C1")))
 
     def _ask(self, prompt: Prompt, mode: str) -> None:
         if mode == "steer" and self._try is not None:

@@ -367,7 +367,8 @@ async def test_an_answer_that_is_too_large_ends_with_an_error() -> None:
     played = await play(agent, TurnLimits(linger=None))
     chunks = await played.ended()
     assert chunks[-1] == Error("The answer became too large.")
-    assert 16 * 1024 * 1024 < played.claim.log.size < 16 * 1024 * 1024 + 200_000
+    # What does not fit is not sent, but for the words that say so.
+    assert 16 * 1024 * 1024 - 200_000 < played.claim.log.size < 16 * 1024 * 1024 + 1_000
 
 
 def test_an_agent_that_writes_too_much_is_stopped_also_if_it_yields_nothing() -> None:

@@ -1,7 +1,6 @@
 """A prompt of a session, from its socket's first frame until nobody wants its turn any more."""
 
 import asyncio
-from collections import deque
 from contextlib import ExitStack, suppress
 from typing import Final
 
@@ -36,7 +35,7 @@ class Following:
         self.tracker = tracker
         self.is_lost = False
         self.is_withdrawn = False
-        self._early: deque[Frame] = deque()
+        self._early: Frame | None = None
         self._held = ExitStack()
         self._is_held = False
         self._is_reading = False
@@ -49,10 +48,10 @@ class Following:
         self._pinging: asyncio.Task[None] | None = None
 
     async def greeted(self) -> Greeting:
-        """What the session says of itself; what is read on the way is kept."""
-        while self.socket.greeting is None:
-            self._early.append(await self._next())
-        return self.socket.greeting
+        """What the session says of itself in its first frame, or nothing if that is another one; it is seen later."""
+        self._early = await self._next(wants_greeting=True)
+        greeting, self.socket.greeting = self.socket.greeting, None
+        return greeting or Greeting()
 
     async def step(self, chat: Chat) -> Frame | None:
         """Read a frame, and give what the mapper should be given, if anything.
@@ -60,7 +59,8 @@ class Following:
         Raises:
             ConnectionClosed: the socket was closed.
         """
-        frame = self._early.popleft() if self._early else await self._next()
+        early, self._early = self._early, None
+        frame = await self._next() if early is None else early
         if frame.get("type") == "pong":
             return None
         chat.touch()
@@ -108,20 +108,24 @@ class Following:
         with suppress(TimeoutError):
             async with asyncio.timeout(_CATCH_UP):
                 await self.socket.send("ping")
-                while not self.tracker.ended and (frame := await self._next()).get("type") != "pong":
-                    self._see(frame)
+                while not self.tracker.ended and not self._see_pong(await self._next()):
+                    pass
 
-    async def _next(self) -> Frame:
+    async def _next(self, *, wants_greeting: bool = False) -> Frame:
         self._frames += 1
         if self._frames % _IN_A_ROW == 0:
             # What has come already is read without waiting, and most of it may be other people's.
             await asyncio.sleep(0)
         self._is_reading = True
         try:
-            return await self.socket.next()
+            return await self.socket.next(wants_greeting=wants_greeting)
         finally:
             self._is_reading = False
             self._unanswered = 0
+
+    def _see_pong(self, frame: Frame) -> bool:
+        self._see(frame)
+        return frame.get("type") == "pong"
 
     def _see(self, frame: Frame) -> None:
         if frame:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from usechat.agents.agent_ops_limits import SocketLimits
 from usechat.errors import AgentError
 from usechat.protocol.codec import parse_json
+from usechat.protocol.json_scan import scan_json
 from usechat.sources.agent_ops_frames import Frame
 
 __all__ = ["Greeting", "SessionAddress", "SessionSocket", "SessionSockets", "SocketEvents", "SocketLimits"]
@@ -24,6 +25,11 @@ TOO_MANY: Final = "Too many connections to sessions are open. Try again in a mom
 
 # A larger frame is looked at before it is decoded as a whole: the first one has all that was ever said in the session.
 _LARGE: Final = 64 * 1024
+# A frame with more JSON values is not decoded, and neither are the messages of a session: each takes 50 bytes or more.
+_MOST_VALUES: Final = 500_000
+# The channels of a session, and how long the names of one may be.
+_MOST_CHANNELS: Final = 1_000
+_LONGEST_NAME: Final = 512
 # How long the other side may take to close. One that we do not read would take for ever.
 _CLOSES: Final = 1.0
 
@@ -54,16 +60,10 @@ class _Session(Struct):
     messages: list[_Message] | None = None
 
 
-class _State(Struct):
-    busy: Any = field(default=None, name="runnerBusy")
-    queued: Any = field(default=None, name="promptsQueued")
-
-
 class Greeting(Struct):
     """What `init` says of the session, without the texts; `messages` is None if it does not list them."""
 
     session: _Session = field(default_factory=_Session)
-    data: _State = field(default_factory=_State)
 
     @property
     def messages(self) -> list[_Message] | None:
@@ -74,50 +74,97 @@ class Greeting(Struct):
         """The channels of the messages, each once, after the default one."""
         found = {("web", "default"): None}
         for message in self.messages or ():
-            if isinstance(message.channel_type, str) and isinstance(message.channel_id, str):
-                found[message.channel_type, message.channel_id] = None
+            channel = message.channel_type, message.channel_id
+            if all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in channel):
+                found[channel] = None
+            if len(found) == _MOST_CHANNELS:
+                break
         return list(found)
 
 
+class _State(Struct):
+    busy: bool | float | str | None = field(default=None, name="runnerBusy")
+    queued: int | float | str | None = field(default=None, name="promptsQueued")
+
+
+class _Init(Struct):
+    """The frame without the messages, which few want to know and which may be many."""
+
+    data: _State = field(default_factory=_State)
+
+
 class _Kind(Struct):
-    type: Any = None
+    type: str = ""
 
 
+_Read = TypeVar("_Read")
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
-_decode_kind: Final = msgspec.json.Decoder(_Kind).decode
-_decode_greeting: Final = msgspec.json.Decoder(Greeting).decode
+
+
+def _holds_too_much(raw: bytes) -> bool:
+    # Nearly all that is large is one long text, of which no scan has to make a copy.
+    most = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    return most >= _MOST_VALUES and scan_json(raw, _MOST_VALUES).values > _MOST_VALUES
 
 
 def _parse(raw: bytes) -> Frame:
+    """A frame as JavaScript reads it, with half an emoji where a text was cut in its middle, which msgspec refuses."""
     try:
-        frame = parse_json(raw)
+        frame = None if _holds_too_much(raw) else parse_json(raw)
     except ValueError:
         return {}
     return cast("Frame", frame) if isinstance(frame, dict) else {}
 
 
-class SessionSocket:
-    """One open WebSocket. `greeting` is what its `init` said, once that was read."""
+async def _read_as(kind: type[_Read], raw: bytes) -> _Read:
+    """What of a frame is wanted, or nothing of it if it cannot be read."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError:
+        return kind()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            return msgspec.convert(await _parse_aside(raw), kind)
+        except msgspec.ValidationError:
+            return kind()
 
-    def __init__(self, connection: ClientConnection) -> None:
+
+async def _parse_aside(raw: bytes) -> Frame:
+    return await asyncio.to_thread(_parse, raw) if len(raw) > _LARGE else _parse(raw)
+
+
+class SessionSocket:
+    """One open WebSocket. `greeting` is what its `init` said, once that was asked for and read."""
+
+    def __init__(self, connection: ClientConnection, large: "_LargeFrames") -> None:
         self.greeting: Greeting | None = None
         self._connection = connection
+        self._large = large
+        self._holds = 0
 
-    async def next(self) -> Frame:
-        """The next frame; one that is no JSON object is an empty one.
+    async def next(self, *, wants_greeting: bool = False) -> Frame:
+        """The next frame; one that is no JSON object, or holds too much, is an empty one.
 
         Raises:
             ConnectionClosed: there is none.
         """
+        if self._holds:
+            self._release()
+            self._connection.transport.resume_reading()
         raw = await self._connection.recv(decode=False)
+        if len(raw) > _LARGE:
+            # No other frame comes in behind it while it is on its way to a client.
+            self._connection.transport.pause_reading()
+            self._holds = await self._large.take(len(raw))
+            if (await _read_as(_Kind, raw)).type == "init":
+                return await self._greet(raw, wants_greeting=wants_greeting)
+            if _holds_too_much(raw):
+                return {}
         try:
-            if len(raw) > _LARGE and _decode_kind(raw).type == "init":
-                return self._greet(_decode_greeting(raw))
             frame = _decode(raw)
-            return self._greet(_decode_greeting(raw)) if frame.get("type") == "init" else frame
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            # JavaScript sends half an emoji where a text was cut in its middle, and msgspec refuses that.
-            return self._read_slowly(await asyncio.to_thread(_parse, raw) if len(raw) > _LARGE else _parse(raw))
+            frame = await _parse_aside(raw)
+        return await self._greet(raw, wants_greeting=wants_greeting) if frame.get("type") == "init" else frame
 
     async def greeted(self) -> Greeting:
         """Read on to the `init`.
@@ -126,7 +173,7 @@ class SessionSocket:
             ConnectionClosed: it did not come.
         """
         while self.greeting is None:
-            await self.next()
+            await self.next(wants_greeting=True)
         return self.greeting
 
     async def send(self, kind: str, **fields: Any) -> None:
@@ -146,19 +193,53 @@ class SessionSocket:
 
     def cut(self) -> None:
         """Let go of an upstream that is gone; whoever reads learns that the socket is closed."""
+        self._release()
         self._connection.transport.abort()
 
-    def _read_slowly(self, frame: Frame) -> Frame:
-        if frame.get("type") != "init":
-            return frame
-        try:
-            return self._greet(msgspec.convert(frame, Greeting))
-        except msgspec.ValidationError:
-            return {}
+    def _release(self) -> None:
+        self._large.release(self._holds)
+        self._holds = 0
 
-    def _greet(self, greeting: Greeting) -> Frame:
-        self.greeting = greeting
-        return {"type": "init", "data": {"runnerBusy": greeting.data.busy, "promptsQueued": greeting.data.queued}}
+    async def _greet(self, raw: bytes, *, wants_greeting: bool) -> Frame:
+        if wants_greeting:
+            self.greeting = Greeting() if _holds_too_much(raw) else await _read_as(Greeting, raw)
+        state = (await _read_as(_Init, raw)).data
+        return {"type": "init", "data": {"runnerBusy": state.busy, "promptsQueued": state.queued}}
+
+
+class _LargeFrames:
+    """The large frames of all sockets that are being mapped, sent or waited for: together they have a bound in bytes.
+
+    One that is larger than that has to be alone.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._total = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def take(self, size: int) -> int:
+        """Wait until there is room for a frame of this size, which has it until it is released."""
+        while self._total and self._total + size > self._most:
+            room = asyncio.get_running_loop().create_future()
+            self._waiting.append(room)
+            await room
+        self._total += size
+        return size
+
+    def release(self, size: int) -> None:
+        self._total -= size
+        waiting, self._waiting = self._waiting, []
+        for room in waiting:
+            if not room.done():
+                room.set_result(None)
+
+
+def _failed(error: Exception) -> AgentError:
+    # The reason goes to the log, in the one line that tells of the failure: a traceback would say no more.
+    failure = AgentError(CONNECTION_FAILED)
+    failure.add_note(f"{type(error).__name__}: {error}")
+    return failure
 
 
 class SessionSockets:
@@ -169,6 +250,7 @@ class SessionSockets:
         self._token = token
         self._limits = limits
         self._events = events
+        self._large = _LargeFrames(limits.frames_in_all)
         self._open: Counter[str] = Counter()
         self._users: Counter[str] = Counter()
         self.count = 0
@@ -198,7 +280,7 @@ class SessionSockets:
         self._users[address.user] += 1
         self.count += 1
         try:
-            return SessionSocket(await self._connect(address))
+            return SessionSocket(await self._connect(address), self._large)
         except BaseException as error:
             self.closed(address)
             # An upstream that breaks HTTP makes the library raise anything.
@@ -206,7 +288,7 @@ class SessionSockets:
                 raise
             if self._events is not None:
                 self._events.open_failed()
-            raise AgentError(CONNECTION_FAILED) from error
+            raise _failed(error) from None
 
     def closed(self, address: SessionAddress) -> None:
         self.count -= 1
@@ -227,7 +309,7 @@ class SessionSockets:
             async with asyncio.timeout(self._limits.open_seconds):
                 yield socket
         except (ConnectionClosed, TimeoutError) as error:
-            raise AgentError(CONNECTION_FAILED) from error
+            raise _failed(error) from None
         finally:
             try:
                 await socket.close()
@@ -248,4 +330,6 @@ class SessionSockets:
             ping_interval=None,
             close_timeout=_CLOSES,
             max_size=self._limits.frame,
+            # Frames may be large, and by default seventeen of them would wait for a slow client. Here it is one.
+            max_queue=0,
         )

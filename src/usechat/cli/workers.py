@@ -28,6 +28,7 @@ _forget_gauges: Final[Callable[[int | None], None]] = cast(Any, shared_metrics).
 # A worker that dies again and again is started more and more seldom.
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
+_MOMENT: Final = 0.02
 # One that has lived for so long was started well.
 _WELL: Final = 10.0
 _WAKES: Final = 64
@@ -78,7 +79,11 @@ class _Workers:
                 self._deadline = None
                 _log.error("workers that do not end are killed")
                 self._tell(signal.SIGKILL)
-            for process in [process for process in self._processes if not process.is_alive()]:
+            over = [process for process in self._processes if not process.is_alive()]
+            if ready and self._wake_read not in ready and not over:
+                # One that has begun to end takes a moment, or longer on a busy machine.
+                wait([self._wake_read], _MOMENT)
+            for process in over:
                 self._ended(process)
 
     def _start(self) -> None:

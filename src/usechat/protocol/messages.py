@@ -123,6 +123,7 @@ MESSAGE_ID = _identifier(r"[^\x00-\x1f\x7f-\x9f]{0,512}", "a string of at most 5
 
 _ROLE = one_of(("system", "user", "assistant"))
 _MESSAGE = shape({"id": MESSAGE_ID, "role": _ROLE, "parts": _LIST}, {})
+_MESSAGE_WITHOUT_ID = shape({"role": _ROLE, "parts": _LIST}, {"id": MESSAGE_ID})
 _OLD_MESSAGE = shape({"role": _ROLE, "content": _STRING}, {"id": MESSAGE_ID})
 
 _TYPED = shape({"type": _STRING}, {})
@@ -173,30 +174,31 @@ _PARTS: dict[str, _Check] = {
 _PART_FAMILIES: dict[str, _Check] = {"tool-": _tool({}), "data-": shape({}, {"id": _STRING})}
 
 
-def read_message(message: Any, path: str, *, max_parts: int) -> UIMessage:
+def read_message(message: Any, path: str, *, max_parts: int, needs_id: bool = True) -> UIMessage:
     """Check a message that was decoded from JSON; `path` is what an error's sentence calls it.
+
+    A message of the old form never needs an id; without one it is empty.
 
     Raises:
         RequestError: The message or a part of it is wrong.
     """
-    if problem := _message_problem(message, max_parts):
+    if problem := _message_problem(message, max_parts, _MESSAGE if needs_id else _MESSAGE_WITHOUT_ID):
         raise RequestError(f"{path}{problem}.")
     if _is_old(message):
-        # Only this form may lack an id.
         return UIMessage(message.get("id") or "", message["role"], [{"type": "text", "text": message["content"]}])
-    return UIMessage(message["id"], message["role"], message["parts"], message.get("metadata", UNSET))
+    return UIMessage(message.get("id") or "", message["role"], message["parts"], message.get("metadata", UNSET))
 
 
 def _is_old(message: Any) -> bool:
     return message.get("parts") is None and "content" in message
 
 
-def _message_problem(message: Any, max_parts: int) -> str | None:
+def _message_problem(message: Any, max_parts: int, check: _Check) -> str | None:
     if problem := _OBJECT(message):
         return problem
     if _is_old(message):
         return _OLD_MESSAGE(message)
-    return _MESSAGE(message) or _parts_problem(message["parts"], message["role"], max_parts)
+    return check(message) or _parts_problem(message["parts"], message["role"], max_parts)
 
 
 def _parts_problem(parts: list[Any], role: Role, most: int) -> str | None:

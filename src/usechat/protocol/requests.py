@@ -97,11 +97,13 @@ def check_cost(body: bytes, limits: Limits = _LIMITS) -> None:
     _check_cost(body, "The body", limits)
 
 
-def decode_request(body: bytes, limits: Limits = _LIMITS, *, checked: bool = False) -> ChatRequest:
+def decode_request(
+    body: bytes, limits: Limits = _LIMITS, *, checked: bool = False, new_id: Callable[[], str] | None = None
+) -> ChatRequest:
     """Read the body of a POST; of its messages only the last one is decoded and checked.
 
     A body that `check_cost` has passed is `checked`: whoever lets others work between the two holds them up for less
-    long.
+    long. With a `new_id`, a request that names no chat is one of a new chat, and its last message needs no id.
 
     Raises:
         RequestError: The body cannot be served; status 413 if it is too large, else 400.
@@ -114,11 +116,14 @@ def decode_request(body: bytes, limits: Limits = _LIMITS, *, checked: bool = Fal
     only_last = "message" in fields
     messages = _take_messages(fields, limits)
     extra = {name: _decode_value(raw, ascii(name[:40]), limits) for name, raw in fields.items()}
+    if new_id is not None and extra.get("id") is None:
+        extra["id"] = new_id()
     if problem := _BODY(extra):
         raise RequestError(f"{problem.removeprefix('.')}.")
+    path = "message" if only_last else f"messages[{len(messages) - 1}]"
     return ChatRequest(
         id=extra.pop("id"),
-        last=_decode_message(messages[-1], "message" if only_last else f"messages[{len(messages) - 1}]", limits),
+        last=_decode_message(messages[-1], path, limits, needs_id=new_id is None),
         older=messages[:-1],
         trigger=extra.pop("trigger", None) or "submit-message",
         message_id=extra.pop("messageId", None),
@@ -162,8 +167,8 @@ def _take_messages(fields: dict[str, Raw], limits: Limits) -> list[Raw]:
     return messages
 
 
-def _decode_message(raw: Raw, path: str, limits: Limits) -> UIMessage:
-    return read_message(_decode_value(raw, path, limits), path, max_parts=limits.parts)
+def _decode_message(raw: Raw, path: str, limits: Limits, *, needs_id: bool = True) -> UIMessage:
+    return read_message(_decode_value(raw, path, limits), path, max_parts=limits.parts, needs_id=needs_id)
 
 
 def _decode_value(raw: Raw, path: str, limits: Limits) -> Any:

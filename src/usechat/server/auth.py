@@ -15,7 +15,7 @@ import anyio
 import jwt
 import msgspec
 from anyio import to_thread
-from jwt import PyJWK, PyJWTError
+from jwt import InvalidTokenError, PyJWK, PyJWTError
 from starlette.requests import HTTPConnection
 
 from usechat.errors import RequestError
@@ -46,6 +46,8 @@ _UNKNOWN_KEY_SECONDS: Final = 60.0
 # A provider that is away for a while signs nobody out, but a key that it withdrew is not believed for ever.
 _STALE_SECONDS: Final = 3600.0
 _MAX_KEY_SET: Final = 1024 * 1024
+# In seconds since 1970, and far beyond what any provider issues.
+_LATEST: Final = 2**53
 
 
 class _KeySet(msgspec.Struct):
@@ -93,13 +95,16 @@ class JwtKeys:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read a JWKS file.
+        """Read a JWKS file of public keys.
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: It is no key set, or none of its keys can be used.
+            ValueError: It is no key set, or holds a secret, or none of its keys can be used.
         """
-        return cls(_read_keys(Path(path).read_bytes()))
+        keys = _read_keys(Path(path).read_bytes())
+        if any(key.get("kty") == "oct" for key in keys):
+            raise ValueError("The key set holds a secret (oct), and must hold public keys only.")
+        return cls(keys, algorithms=_PUBLIC_KEY_ALGORITHMS)
 
     def find(self, kid: str | None) -> PyJWK | None:
         """Give the key of this id; an only key is meant by a token that names none, and one without an id by any."""
@@ -251,4 +256,9 @@ class JwtAuth:
             leeway=self._leeway,
             options={"require": ["exp", "aud", "iss", "sub"], "enforce_minimum_key_length": True},
         )
+        for name in ("exp", "nbf", "iat"):
+            value = claims.get(name, 0)
+            # The library takes whatever Python makes a whole number of, also a text, and one of 400 digits.
+            if type(value) not in (int, float) or abs(value) > _LATEST:
+                raise InvalidTokenError(f"{name} is no time.")
         return claims["sub"]

@@ -13,6 +13,7 @@ from usechat.alarms import alarm_at
 from usechat.errors import RequestError
 from usechat.protocol.sse import DONE, KEEP_ALIVE
 from usechat.server.metrics import Metrics
+from usechat.server.slow_readers import SlowReaders
 from usechat.server.stream_limits import StreamLimits
 from usechat.stores import Reader
 
@@ -49,9 +50,19 @@ _CODES: Final = {
 
 
 class TurnResponse(Response):
-    """Sends what a reader of a turn has to read, and follows the turn to its end; the request `arrived` before."""
+    """Sends what a reader of a turn has to read, and follows the turn to its end; the request `arrived` before.
 
-    def __init__(self, reader: Reader, limits: StreamLimits, metrics: Metrics, arrived: float | None = None) -> None:
+    `slow` counts what is held for it and for others.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        limits: StreamLimits,
+        metrics: Metrics,
+        arrived: float | None = None,
+        slow: SlowReaders | None = None,
+    ) -> None:
         self.status_code = 200
         self.background = None
         self.raw_headers = [
@@ -62,6 +73,7 @@ class TurnResponse(Response):
         self._reader = reader
         self._limits = limits
         self._metrics = metrics
+        self._slow = slow
         self._arrived = time.monotonic() if arrived is None else arrived
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +82,7 @@ class TurnResponse(Response):
         metrics.stream_opened()
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            stream = _Stream(reader, self._limits, send)
+            stream = _Stream(reader, self._limits, send, self._slow)
             gone = asyncio.create_task(_wait_for_disconnect(receive, stream))
             try:
                 await stream.run(self._began)
@@ -100,22 +112,23 @@ class _Stream:
     """
 
     __slots__ = (
-        "_in_flight",
         "_is_awake",
+        "_is_held",
         "_limits",
         "_loop",
         "_reader",
         "_send",
-        "_since",
+        "_slow",
         "_task",
         "_timer",
         "_waiter",
         "is_cut",
         "is_over",
         "sent",
+        "since",
     )
 
-    def __init__(self, reader: Reader, limits: StreamLimits, send: Send) -> None:
+    def __init__(self, reader: Reader, limits: StreamLimits, send: Send, slow: SlowReaders | None) -> None:
         self.is_over = False
         self.is_cut = False
         self.sent = 0
@@ -124,12 +137,13 @@ class _Stream:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        # How many bytes the server was given and has not taken, and when it was given any the last time.
-        self._in_flight = 0
-        self._since = self._loop.time()
+        # When the server was given any bytes the last time; those that it has not taken are the reader's `in_flight`.
+        self.since = self._loop.time()
+        self._slow = slow
+        self._is_held = False
         self._is_awake = False
         self._waiter: asyncio.Future[None] | None = None
-        self._timer = alarm_at(self._loop, self._since + min(limits.keep_alive, limits.patience), self._tick)
+        self._timer = alarm_at(self._loop, self.since + min(limits.keep_alive, limits.patience), self._tick)
         reader.log.watch(self._wake)
 
     async def run(self, began: Callable[[], None] | None) -> None:
@@ -148,10 +162,12 @@ class _Stream:
             elif not body:
                 await self._break_silence()
             elif (size := len(body)) < _BATCH:
-                self._in_flight, self._since = size, now()
+                reader.in_flight, self.since = size, now()
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-                self._in_flight = 0
+                reader.in_flight = 0
                 self.sent += size
+                if self._is_held or log.crowd:
+                    self._took_all()
             else:
                 self._is_awake = True
                 await self._send_all(body, more=True)
@@ -178,32 +194,60 @@ class _Stream:
         self.is_over = True
         self._wake()
 
+    def give_up(self) -> None:
+        """End it at once, without a word."""
+        self.is_cut = True
+        self.leave()
+        self._reader.leave(is_cut=True)
+        if self._task is not None:
+            self._task.cancel()
+
     def close(self) -> None:
+        self._took_all()
         self._timer.cancel()
         self._reader.log.unwatch(self._wake)
 
     async def _send_all(self, body: bytes, *, more: bool) -> None:
         # A server takes in what one send gives it, however much, and only the next one waits for the client.
-        while len(body) > 2 * _BATCH and not self.is_over:
-            await self._send_piece(body[:_BATCH], len(body), more=True)
-            body = body[_BATCH:]
-        await self._send_piece(body, len(body), more=more)
+        begin, end = 0, len(body)
+        while end - begin > 2 * _BATCH and not self.is_over:
+            await self._send_piece(body[begin : begin + _BATCH], end - begin, more=True)
+            begin += _BATCH
+        if not self.is_over:
+            await self._send_piece(body[begin:], end - begin, more=more)
+        self._took_all()
 
     async def _send_piece(self, piece: bytes, in_flight: int, *, more: bool) -> None:
-        self._in_flight, self._since = in_flight, self._loop.time()
+        self._reader.in_flight, self.since = in_flight, self._loop.time()
+        if in_flight > self._limits.behind:
+            self._hold()
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
-        self._in_flight = 0
+        self._reader.in_flight = in_flight - len(piece)
         self.sent += len(piece)
         if len(piece) >= _BATCH:
             # A send that does not wait would keep the neighbours waiting.
             await asyncio.sleep(0)
 
     async def _break_silence(self) -> None:
-        if self._loop.time() >= self._since + self._limits.keep_alive:
+        if self._loop.time() >= self.since + self._limits.keep_alive:
             await self._send_piece(KEEP_ALIVE, len(KEEP_ALIVE), more=True)
+
+    def _hold(self) -> None:
+        if self._slow is not None:
+            self._is_held = True
+            self._slow.hold(self, self._reader.in_flight + self._reader.unread)
+
+    def _took_all(self) -> None:
+        self._reader.in_flight = 0
+        self._reader.log.made_room()
+        if self._is_held and self._slow is not None:
+            self._is_held = False
+            self._slow.release(self)
 
     def _wake(self) -> None:
         self._is_awake = True
+        if self._reader.in_flight:
+            self._hold()
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
@@ -212,10 +256,10 @@ class _Stream:
 
     def _tick(self) -> None:
         now, limits = self._loop.time(), self._limits
-        due = self._since + limits.keep_alive
-        if self._in_flight:
+        due = self.since + limits.keep_alive
+        if self._reader.in_flight:
             self._check_progress(now)
-            due = self._since + self._patience
+            due = self.since + self._patience
             if due <= now:
                 due = now + min(limits.keep_alive, limits.patience)
         elif now >= due:
@@ -231,12 +275,12 @@ class _Stream:
     def _check_progress(self, now: float) -> None:
         reader = self._reader
         # Of a turn that has ended nothing more can come, so that there is nothing to wait for but the client.
-        is_late = self._in_flight + reader.unread > self._limits.behind or reader.log.outcome is not None
-        if is_late and not self.is_cut and now >= self._since + self._patience:
-            self.is_cut, self._since = True, now
+        is_late = reader.in_flight + reader.unread > self._limits.behind or reader.log.outcome is not None
+        if is_late and not self.is_cut and now >= self.since + self._patience:
+            self.is_cut, self.since = True, now
             self.leave()
             reader.leave(is_cut=True)
-        if self.is_cut and now >= self._since + self._patience and self._task is not None:
+        if self.is_cut and now >= self.since + self._patience and self._task is not None:
             self._task.cancel()
 
 

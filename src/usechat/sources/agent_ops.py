@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from usechat.errors import MappingError
 from usechat.protocol.chunks import Chunk
-from usechat.protocol.values import mend
+from usechat.protocol.values import mend, plain
 from usechat.protocol.writer import MessageWriter
 from usechat.sources.agent_ops_frames import Frame, read_frame
 from usechat.sources.agent_ops_meanings import (
@@ -269,7 +269,8 @@ class AgentOpsMapper:
         return self._writer.data(_STATUS, status, id=_STATUS, transient=self._options.transient_status)
 
     def _question(self, question: Question) -> list[Chunk]:
-        data = {"questionId": question.id, "state": "open", **question.data}
+        # As it is shown: what is cut off is not kept, either.
+        data = plain({"questionId": question.id, "state": "open", **question.data})
         self._questions[question.id] = data
         return self._writer.data("question", data, id=question.id)
 

@@ -1,6 +1,5 @@
 """Agent Ops: what each frame says, in either vocabulary: the V2 frames, and those that a client's socket receives."""
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, cast
 
@@ -31,7 +30,7 @@ from usechat.sources.agent_ops_meanings import (
     TurnUpdate,
 )
 
-__all__ = ["DEFAULT_CHANNEL", "PASSED_OVER", "Frame", "channel_of", "read_frame"]
+__all__ = ["DEFAULT_CHANNEL", "MOST_WAITING", "PASSED_OVER", "Frame", "channel_of", "read_frame"]
 
 Frame: TypeAlias = dict[str, Any]
 
@@ -45,8 +44,17 @@ PASSED_OVER: Final = frozenset(
 )
 """The frames of which a chat shows nothing, or not all, and which can be asked for by name."""
 
+MOST_WAITING: Final = 1_000
+"""A session that has more prompts waiting, or says so, is taken not to have told how many."""
+
+# What is kept of a session has these bounds, whatever it sends: ids and names in characters, words for a reader, and
+# times in seconds or milliseconds, which JavaScript counts exactly up to here.
+_LONGEST_ID: Final = 512
+_LONGEST_WORDS: Final = 1_000
+_LATEST: Final = 2**53
+
 _OVER: Final = {"terminated": "The session was terminated.", "error": "The session failed."}
-_OF_CHANNEL: Final = re.compile(r"\(channel: (.+)\)$", re.DOTALL)
+_OF_CHANNEL: Final = "(channel: "
 _CALL_STATES: Final = ("pending", "running", "completed", "error")
 _CALL_TEXTS: Final = ("callId", "toolName", "status", "error")
 
@@ -72,7 +80,8 @@ def channel_of(frame: Frame) -> str | None:
     for holder in (frame, _record_or_empty(frame, "data")):
         kind, name = _or_empty(holder, "channelType"), _or_empty(holder, "channelId")
         if kind and name:
-            return f"{kind}:{name}"
+            # One that is too long is nobody's, and no longer than it has to be to differ from all others.
+            return f"{kind[: _LONGEST_ID + 1]}:{name[: _LONGEST_ID + 1]}"
     return None
 
 
@@ -106,7 +115,7 @@ def _message(frame: Frame) -> Meaning:
     data = _record(frame, "data")
     role, parts = data.get("role"), data.get("parts")
     if role == "user":
-        return Prompted(_or_empty(data, "id"), _or_empty(data, "content"), _or_empty(data, "authorId"))
+        return Prompted(_id_or_empty(data, "id"), _or_empty(data, "content"), _id_or_empty(data, "authorId"))
     # What is forwarded from another session has content, or parts that are no list.
     if role == "assistant" and not data.get("content") and (parts is None or isinstance(parts, list)):
         return Begun(_id(frame, "id", data))
@@ -150,29 +159,29 @@ def _call(record: Frame) -> CallUpdate | None:
 
 
 def _agent_status(frame: Frame) -> Meaning:
-    return AgentStatus(_text(frame, "status"), _or_empty(frame, "detail"))
+    return AgentStatus(_text(frame, "status")[:_LONGEST_WORDS], _words(frame, "detail"))
 
 
 def _question(frame: Frame) -> Meaning:
-    options, expires = frame.get("options"), frame.get("expiresAt")
+    options, expires = frame.get("options"), _time(frame, "expiresAt")
     data: dict[str, Any] = {"text": _or_empty(frame, "text")}
     if isinstance(options, list):
         data["options"] = options
-    if isinstance(expires, int | float):
+    if expires is not None:
         data["expiresAt"] = expires
     return Question(_id(frame, "questionId"), data)
 
 
 def _interactive_prompt(frame: Frame) -> Meaning:
     prompt = _record(frame, "prompt")
-    actions, expires = prompt.get("actions"), prompt.get("expiresAt")
+    actions, expires = prompt.get("actions"), _time(prompt, "expiresAt")
     texts = (_or_empty(prompt, "title"), _or_empty(prompt, "body"))
     data: dict[str, Any] = {"text": "\n".join(text for text in texts if text)}
     if isinstance(actions, list):
         records = _records(cast("list[object]", actions))
         data["options"] = [_or_empty(action, "label") for action in records]
         data["actions"] = records
-    if isinstance(expires, int | float):
+    if expires is not None:
         data["expiresAt"] = expires / 1000
     return Question(_id(frame, "id", prompt), data)
 
@@ -195,7 +204,7 @@ def _error(frame: Frame) -> Meaning:
 
 
 def _switched(frame: Frame) -> Meaning:
-    return ModelSwitched(_or_empty(frame, "fromModel"), _or_empty(frame, "toModel"), _or_empty(frame, "reason"))
+    return ModelSwitched(_words(frame, "fromModel"), _words(frame, "toModel"), _words(frame, "reason"))
 
 
 def _audit(frame: Frame) -> Meaning:
@@ -204,8 +213,8 @@ def _audit(frame: Frame) -> Meaning:
         case "agent.turn_complete":
             return Completed()
         case "user.abort":
-            channel = _OF_CHANNEL.search(_or_empty(entry, "summary"))
-            return Cleared(None if channel is None else channel[1], "abort")
+            _, found, channel = _or_empty(entry, "summary").rpartition(_OF_CHANNEL)
+            return Cleared(channel[:-1] if found and channel.endswith(")") else None, "abort")
         case "prompt.dispatch_failed":
             return RunnerLost()
         case "prompt.queued" if "runner busy" in _or_empty(entry, "summary"):
@@ -233,8 +242,8 @@ _STATUS_READERS: Final[tuple[tuple[str, Callable[[Frame], Meaning]], ...]] = (
     ("promptDequeued", lambda data: Dequeued(_number(data, "remaining"))),
     ("queueCleared", lambda _: Cleared(None, "clear")),
     ("collectPending", lambda _: Collecting()),
-    ("questionAnswered", lambda data: Answered(str(data["questionAnswered"]), data.get("answer", ""))),
-    ("questionExpired", lambda data: Answered(str(data["questionExpired"]), None)),
+    ("questionAnswered", lambda data: Answered(_id_or_empty(data, "questionAnswered"), data.get("answer", ""))),
+    ("questionExpired", lambda data: Answered(_id_or_empty(data, "questionExpired"), None)),
 )
 
 
@@ -289,10 +298,19 @@ def _records(values: Iterable[object]) -> list[Frame]:
 
 
 def _id(frame: Frame, name: str, holder: Frame | None = None) -> str:
-    value = _or_empty(frame if holder is None else holder, name)
+    value = _id_or_empty(frame if holder is None else holder, name)
     if not value:
         raise _unusable(frame, name)
     return value
+
+
+def _id_or_empty(holder: Frame, name: str) -> str:
+    value = _or_empty(holder, name)
+    return value if len(value) <= _LONGEST_ID else ""
+
+
+def _words(holder: Frame, name: str) -> str:
+    return _or_empty(holder, name)[:_LONGEST_WORDS]
 
 
 def _text(frame: Frame, name: str) -> str:
@@ -312,7 +330,12 @@ def _or_empty(holder: Frame, name: str) -> str:
 
 def _number(holder: Frame, name: str) -> int | None:
     value = holder.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_WAITING else None
+
+
+def _time(holder: Frame, name: str) -> int | float | None:
+    value = holder.get(name)
+    return value if isinstance(value, int | float) and 0 <= value <= _LATEST else None
 
 
 def _unusable(frame: Frame, name: str) -> MappingError:

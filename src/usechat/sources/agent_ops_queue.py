@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from usechat.sources.agent_ops_frames import MOST_WAITING
 from usechat.sources.agent_ops_meanings import Begun, Meaning, TurnUpdate
 
 __all__ = ["OURS", "UNKNOWN", "SessionQueue"]
@@ -26,6 +27,8 @@ class SessionQueue:
         self._passed: int | None = None
         # What the last dequeue left, until something shows that another one may have left as much.
         self._left: int | None = None
+        # Whether nothing but a turn without a prompt has told that something runs.
+        self._is_guess = False
 
     @property
     def position(self) -> int | None:
@@ -35,6 +38,10 @@ class SessionQueue:
     def awaits_ours(self) -> bool:
         """Whether ours is the one that runs if the session works now."""
         return self._undecided == OURS
+
+    @property
+    def is_undecided(self) -> bool:
+        return self._undecided is not None
 
     @property
     def has_ours(self) -> bool:
@@ -52,7 +59,7 @@ class SessionQueue:
         if before is None:
             return False
         if self.running is not None:
-            self._waiting.append(before)
+            self._enqueue(before)
             return False
         self._run(before, passed=len(self._waiting))
         return True
@@ -81,7 +88,7 @@ class SessionQueue:
         # Some prompts wait without a word: those of the system, for one.
         self._waiting += [UNKNOWN] * (ahead - len(self._waiting))
         self._drop_first(len(self._waiting) - ahead)
-        self._waiting.append(prompt)
+        self._enqueue(prompt)
 
     def advance(self, left: int | None) -> None:
         """The first of those that wait runs now; so many are left, None if that was not told."""
@@ -105,6 +112,14 @@ class SessionQueue:
         """The session works though nothing was known to run: what was echoed last does, or something of the system."""
         prompt, self._undecided = self._undecided, None
         self._run(UNKNOWN if prompt is None else prompt, passed=len(self._waiting))
+        self._is_guess = prompt is None
+
+    def begin(self) -> bool:
+        """A turn begins on our channel; whether that shows that ours runs, and not what was guessed to."""
+        shows = self._is_guess and self.awaits_ours
+        if shows:
+            self.start()
+        return shows
 
     def settle(self) -> None:
         """What was echoed last runs by now, if nothing else does."""
@@ -117,16 +132,17 @@ class SessionQueue:
     def put_back(self) -> str | None:
         """The prompt that runs waits again, in the place that its age gives it; which one it was."""
         self.settle()
-        lost, self.running, self._left = self.running, None, None
+        lost = self.running
+        self.complete()
         if lost is not None:
-            self._waiting.insert(self._passed or 0, lost)
+            self._enqueue(lost, self._passed or 0)
         return lost
 
     def swap(self, channel: str) -> None:
         """Not ours runs but one of this channel: of two prompts of the same second, either may come first."""
         self.running = channel
         if self._passed is not None:
-            self._undecided = OURS
+            self._undecided, self._is_guess = OURS, True
         elif channel in self._waiting:
             self._waiting[self._waiting.index(channel)] = OURS
         else:
@@ -147,7 +163,12 @@ class SessionQueue:
             self._left = None
 
     def _run(self, prompt: str, *, passed: int | None) -> None:
-        self.running, self._passed = prompt, passed
+        self.running, self._passed, self._is_guess = prompt, passed, False
+
+    def _enqueue(self, prompt: str, place: int = MOST_WAITING) -> None:
+        # A session that never dequeues fills no memory, and ours is always among those that wait.
+        if prompt == OURS or len(self._waiting) < MOST_WAITING:
+            self._waiting.insert(place, prompt)
 
     def _channel_of(self, prompt: str) -> str:
         return self._channel if prompt == OURS else prompt

@@ -34,6 +34,8 @@ __all__ = ["PromptTracker", "Sight"]
 
 _SEPARATOR: Final = "\n\n---\n\n"
 _V2: Final = ("message.create", "message.finalize", "complete")
+# So many characters of prompts that others send are kept, to know them when they come again together with ours.
+_MOST_COLLECTED: Final = 1_000_000
 _AT_WORK: Final = ("thinking", "streaming", "tool_calling", "error")
 
 
@@ -62,7 +64,8 @@ class PromptTracker:
                                                            ▼   dequeued│ ▼
                                                            └─────► queued ── dropped ──► ended
 
-    An undecided prompt runs as soon as the session works while no other prompt runs. In collect mode the first echo is
+    An undecided prompt runs as soon as the session works while no other prompt runs, and when a turn begins on its
+    channel while another prompt was only guessed to run. In collect mode the first echo is
     forgotten, and that of the collected prompts counts.
 
     `claimed` has the ids of the echoes that trackers took for theirs. Trackers of one session share it, so that each of
@@ -89,6 +92,7 @@ class PromptTracker:
         self._sent = text is None
         # Our prompt and those that are collected after it, to be echoed again as one.
         self._collected: list[Prompted] = []
+        self._others_size = 0
         self._last_echo: Prompted = Prompted("", "", "")
         self._queue = SessionQueue(channel, undecided=None if text is not None else OURS)
         self._turn = _Turn()
@@ -99,7 +103,7 @@ class PromptTracker:
     @property
     def running(self) -> bool:
         """Whether our prompt is the one that runs: only then may we abort, since that stops whatever runs."""
-        return self._queue.running == OURS and not self.ended
+        return self._queue.running == OURS and not self._turn.rival and not self.ended
 
     @property
     def position(self) -> int | None:
@@ -194,6 +198,8 @@ class PromptTracker:
             self.echo_id = prompt.id
             self._claimed.add(prompt.id)
             self._queue.claim()
+        elif len(prompt.text) > _MOST_COLLECTED:
+            self._last_echo = Prompted(prompt.id, "", prompt.author)
 
     def _is_ours(self, prompt: Prompted, channel: str) -> bool:
         if self._text is None or not self._sent or channel != self._channel or self._queue.has_ours:
@@ -208,8 +214,13 @@ class PromptTracker:
         return not prompt.author or self._user_id in (None, prompt.author)
 
     def _collect(self, prompt: str | None) -> None:
-        if prompt == OURS or (self._collected and prompt == self._channel):
+        if prompt == OURS:
             self._collected.append(self._last_echo)
+        elif self._collected and prompt == self._channel:
+            # An empty one is kept, too.
+            self._others_size += len(self._last_echo.text) + 1
+            if self._others_size <= _MOST_COLLECTED:
+                self._collected.append(self._last_echo)
 
     def _move_queue(self, meaning: Opened | RunnerBusy | Queued | Dequeued) -> None:
         match meaning:
@@ -219,7 +230,8 @@ class PromptTracker:
                 self._queue.be_busy()
             case Queued():
                 self._queue.wait(meaning.position)
-            case Dequeued() if not self.running:
+            case Dequeued() if self._queue.running != OURS or self._turn.rival:
+                self._give_way()
                 self._queue.advance(meaning.remaining)
                 self._turn = _Turn()
             case _:
@@ -235,28 +247,46 @@ class PromptTracker:
         sure = isinstance(meaning, Aborted) or meaning.sure
         if sure:
             self._queue.settle()
-        if not self.running:
+        if isinstance(meaning, Completed):
+            self._give_way()
+        if self._queue.running != OURS:
             self._queue.complete()
             return None
         return self._end(frame) if sure or self._turn.alive else None
+
+    def _give_way(self) -> None:
+        """The prompt of the other channel was the one that ran, if one was taken to."""
+        if self._turn.rival:
+            self._queue.swap(self._turn.rival)
+            self._turn = _Turn()
 
     def _end(self, frame: Frame) -> Frame:
         self.ended = True
         return frame
 
     def _of_turn(self, meaning: Meaning, frame: Frame, channel: str | None) -> Frame | None:
-        works = _shows_work(meaning)
-        if works and self._queue.running is None and not (isinstance(meaning, Failed) and not self._queue.awaits_ours):
+        if self._queue.running is None and self._starts(meaning):
             self._queue.start()
             self._turn = _Turn()
         elsewhere = channel not in (None, self._channel)
-        if works and elsewhere and self.running and not self._turn.ids:
-            self._queue.swap(channel or UNKNOWN)
+        if self._queue.running == OURS and not self._turn.ids and _shows_work(meaning):
+            self._turn.rival = (channel or UNKNOWN) if elsewhere else ""
+            if isinstance(meaning, Begun | Failed):
+                self._give_way()
+        if isinstance(meaning, Begun) and not elsewhere and self._queue.begin():
+            self._turn = _Turn()
         self._queue.heed(meaning)
         if elsewhere or not self.running or not self._turn.take(meaning):
             return None
         self.ended = self._turn.over
         return frame
+
+    def _starts(self, meaning: Meaning) -> bool:
+        """Whether a prompt runs by this, though none was known to."""
+        if isinstance(meaning, Failed):
+            return self._queue.awaits_ours
+        # Before an echo a status or a question is left over from a prompt that is gone, or tells of nothing.
+        return isinstance(meaning, Begun) or (_shows_work(meaning) and self._queue.is_undecided)
 
 
 class _Turn:
@@ -267,6 +297,8 @@ class _Turn:
         self.alive = False
         self.over = False
         self.questions: set[str] = set()
+        # Another channel that seems to be the one that is worked for, before a turn has begun.
+        self.rival = ""
         self._current: str | None = None
         self._calls: dict[str, bool] = {}
         self._finishing = False

@@ -163,11 +163,13 @@ class Reader:
     After `rewind` it first gives the replay of the message so far, then what follows in the log.
     """
 
-    __slots__ = ("_ahead", "_ahead_size", "_has_left", "_offset", "_read", "_untaken", "cursor", "log")
+    __slots__ = ("_ahead", "_ahead_size", "_has_left", "_offset", "_read", "_untaken", "cursor", "in_flight", "log")
 
     def __init__(self, log: TurnLog) -> None:
         self.log = log
         self.cursor = 0
+        # How many bytes were taken and not sent yet.
+        self.in_flight = 0
         self._untaken: Alarm | None = None
         self._read = 0
         # Most readers have no replay, and an empty deque would be the largest part of them.

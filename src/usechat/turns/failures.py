@@ -24,7 +24,8 @@ def explain(error: BaseException, error_text: ErrorText | None = None) -> str:
     error_id = secrets.token_hex(4)
     if isinstance(error, AgentError):
         # Its text may quote a user's, who could make it look like another line.
-        _log.warning("an agent ended its turn, error %s: %.500s", error_id, ascii(str(error)), exc_info=error.__cause__)
+        told = ascii("; ".join((str(error), *getattr(error, "__notes__", ()))))
+        _log.warning("an agent ended its turn, error %s: %.500s", error_id, told, exc_info=error.__cause__)
     else:
         _log.error("an agent failed, error %s", error_id, exc_info=error)
     try:

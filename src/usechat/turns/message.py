@@ -28,17 +28,19 @@ class GrowingMessage:
         """The message so far; later chunks change it."""
         return self._reader.message
 
-    def add(self, chunk: Chunk) -> bytes:
-        """Take a chunk in, and give its frame."""
-        self._part = ""
+    def add(self, chunk: Chunk, most: int | None = None) -> bytes | None:
+        """Take a chunk in, and give its frame; one whose frame has more bytes than `most` is left out."""
         # A chunk that has no frame is none.
         frame = self._frames.frame(self._count + 1, chunk)
+        if most is not None and len(frame) > most:
+            return None
+        self._part = ""
         self._reader.apply(chunk)
         self._count += 1
         return frame
 
     def add_all(self, chunks: Iterable[Chunk]) -> list[bytes]:
-        return [self.add(chunk) for chunk in chunks]
+        return [frame for chunk in chunks if (frame := self.add(chunk)) is not None]
 
     def add_texts(self, part: str, texts: Sequence[str]) -> list[bytes]:
         """Take in the deltas of an open text part, at little more than the price of their bytes."""

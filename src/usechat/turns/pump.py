@@ -82,6 +82,8 @@ async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: O
             if output.closed:
                 break
             if full is not None and full():
+                # What it holds is not kept while nobody reads.
+                del event
                 await output.room()
             gap, last = now - last, now
             if gap >= _HOLDS:

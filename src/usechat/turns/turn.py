@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeAlias
 
-from usechat.protocol.chunks import Abort, Chunk, FinishReason
+from usechat.protocol.chunks import Abort, Chunk, Error, Finish, FinishReason, ReasoningDelta, TextDelta
 from usechat.protocol.frames import Frames
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
@@ -26,6 +26,7 @@ OnEnd: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
 _OUTCOMES: Final[dict[str, Outcome]] = {"ended": "done", "failed": "error"}
 # How long an agent may clean up after it was cancelled before its turn ends without it.
 _WIND_DOWN: Final = 1.0
+_TOO_LARGE: Final = "The answer became too large."
 # So many frames at once are not shown to the readers at once.
 _MANY: Final = 8
 
@@ -181,13 +182,23 @@ class Turn:
             await self.claim.log.read()
 
     def take(self, chunks: Iterable[Chunk]) -> None:
-        frames, chunk = list[bytes](), None
+        frames, chunk, leaves_out = list[bytes](), None, False
+        room = self._limits.log - self.claim.log.size
         try:
             for chunk in chunks:
-                frames.append(self._message.add(chunk))
+                if leaves_out and isinstance(chunk, Finish):
+                    chunk = Error(_TOO_LARGE)
+                # Values have a bound of their own, and a text may have any length; no part begins or ends with one.
+                is_text = isinstance(chunk, TextDelta | ReasoningDelta)
+                frame = self._message.add(chunk, max(room, 0) if is_text else None)
+                if frame is None:
+                    leaves_out = True
+                else:
+                    frames.append(frame)
+                    room -= len(frame)
         finally:
             # Also what was written before an error is in the writer's state.
-            self._append(frames, chunk)
+            self._append(frames, chunk, is_too_large=leaves_out)
 
     def take_texts(self, part: str, texts: Sequence[str]) -> None:
         frames, log = self._message.add_texts(part, texts), self.claim.log
@@ -245,19 +256,18 @@ class Turn:
         waits = any(call.state in ("available", "requested") for call in self.output.writer.state.open_calls())
         return "tool-calls" if waits else "stop"
 
-    def _append(self, frames: Sequence[bytes], last: Chunk | None) -> None:
+    def _append(self, frames: Sequence[bytes], last: Chunk | None, *, is_too_large: bool) -> None:
         phase = self.output.writer.state.phase
         if phase in _OUTCOMES:
-            self._choose(frames, "stopped" if isinstance(last, Abort) else _OUTCOMES[phase])
+            outcome = "error" if isinstance(last, Error) else _OUTCOMES[phase]
+            self._choose(frames, "stopped" if isinstance(last, Abort) else outcome)
             return
         self.claim.append(frames)
-        self._after_append(len(frames))
+        self._after_append(len(frames), is_too_large=is_too_large)
 
-    def _after_append(self, count: int) -> None:
-        if self.claim.log.size > self._limits.log:
-            self._choose(
-                self._message.add_all(self.output.writer.fail("The answer became too large.")), "error", cut_off=True
-            )
+    def _after_append(self, count: int, *, is_too_large: bool = False) -> None:
+        if is_too_large or self.claim.log.size > self._limits.log:
+            self._choose(self._message.add_all(self.output.writer.fail(_TOO_LARGE)), "error", cut_off=True)
         elif count < _MANY or threading.get_ident() != self._thread:
             self._in_loop(self._wake)
         elif not self._is_waking:
@@ -351,7 +361,7 @@ class Turn:
     def _is_full(self) -> bool:
         # A copy, since a thread may ask while a reader comes or leaves.
         readers, ahead = tuple(self.claim.log.readers), self._limits.ahead
-        return ahead is not None and bool(readers) and min(reader.unread for reader in readers) > ahead
+        return ahead is not None and bool(readers) and min(one.unread + one.in_flight for one in readers) > ahead
 
 
 async def _wait(task: asyncio.Task[None]) -> None:

@@ -21,6 +21,7 @@ from usechat.agents.agent_ops import AgentOpsAgent, SessionCall
 from usechat.agents.agent_ops_socket import TOO_MANY, SessionAddress
 from usechat.database import Database
 from usechat.errors import AgentError, RequestError
+from usechat.ids import new_id
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
 from usechat.server.app import app_lifespan, service_routes
@@ -39,6 +40,7 @@ from usechat.server.sessions.history import SessionHistory, scoped
 from usechat.server.sessions.metrics import GatewayMetrics
 from usechat.server.sessions.prompting import prompt_of
 from usechat.server.sessions.settings import GatewaySettings
+from usechat.server.slow_readers import SlowReaders
 from usechat.stores.memory import MemoryTurnStore
 from usechat.turns.failures import explain
 
@@ -147,6 +149,7 @@ class _Gateway:
         self._origins = origins
         self._is_on = settings.is_on
         self._stream = settings.stream
+        self._slow = SlowReaders(settings.behind_in_all)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -195,13 +198,13 @@ class _Gateway:
         # The session is asked for the last message, whatever is wanted with it; nothing that runs gives way.
         scoped_request = structs.replace(asked, id=scoped(session, asked.id), trigger="submit-message", message_id=None)
         reader = await self.chats.begin(scoped_request, user, VisibleHeaders(request.scope["headers"]), call)
-        return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
+        return TurnResponse(reader, self._stream, self.chats.metrics, arrived, self._slow)
 
     async def _resume(self, request: Request, chat_id: str, user: str, arrived: float) -> Response:
         reader = await self.chats.follow(chat_id, user, *last_seen(request))
         if reader is None:
             return Response(status_code=204)
-        return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
+        return TurnResponse(reader, self._stream, self.chats.metrics, arrived, self._slow)
 
     async def _answer(self, request: Request, address: SessionAddress) -> Response:
         body = await json_body(request, limit=_ANSWER_SIZE, deadline=_BODY_DEADLINE)
@@ -277,7 +280,7 @@ def _find_route(scope: Scope, mounted_at: str) -> tuple[Endpoint, str, str, str]
 
 def _read(body: bytes) -> ChatRequest:
     check_cost(body, _BODY)
-    return decode_request(body, _BODY, checked=True)
+    return decode_request(body, _BODY, checked=True, new_id=new_id)
 
 
 async def _no_route(_request: Request, error: Exception) -> Response:

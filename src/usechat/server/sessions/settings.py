@@ -24,7 +24,8 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     `enabled` is the switch; None takes it from the environment. `upstream_token` is the gateway's own token for all
     sockets; without it they have that of their user. `idle` counts seconds without a frame, `total` those of a turn,
     `keep_alive` those of a silent stream, and `linger` those after the last reader has left. A client that has `behind`
-    bytes left to read and takes none for `patience` seconds is given up. A second message of a chat waits for
+    bytes left to read and takes none for `patience` seconds is given up, or sooner if all of them together have
+    `behind_in_all` left. A second message of a chat waits for
     `queue_seconds`. `log` is the most bytes of an answer.
     """
 
@@ -38,6 +39,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     linger: float | None = 0.0
     keep_alive: float = 15.0
     behind: int = 1024 * 1024
+    behind_in_all: int = 32 * 1024 * 1024
     patience: float = 10.0
     queue_seconds: float = 30.0
     turns_per_user: int = 128
