@@ -59,7 +59,7 @@ CORE: Final = "tests/protocol tests/sources tests/turns/test_plain_turns.py test
 WITHOUT_CORE: Final = " ".join(f"--ignore={path}" for path in CORE.split())
 POOLS: Final = (
     Pool("core", 2, CORE, covers="src/usechat/protocol/*,src/usechat/sources/*"),
-    Pool("library", 4, f"tests/stores/test_redis_away.py tests/server/test_promises_database.py tests {WITHOUT_CORE}"),
+    Pool("library", 6, f"tests/stores/test_redis_away.py tests/server/test_promises_database.py tests {WITHOUT_CORE}"),
     Pool("clients", 2, "faults conformance"),
     # One worker, since each has a Chromium and builds pages of its own.
     Pool("browser", 1, "browser"),

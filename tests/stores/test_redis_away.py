@@ -64,7 +64,6 @@ async def reading_elsewhere(at: Worker, claim: RedisClaim) -> asyncio.Task[Seque
     return reading
 
 
-@pytest.mark.usefixtures("_soon_settled")
 async def test_a_turn_whose_redis_is_killed_and_started_again_is_whole_for_all_readers(server: RedisServer) -> None:
     async with worker(server) as a, worker(server) as b:
         claim, producer = await opened(a)

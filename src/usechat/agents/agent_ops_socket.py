@@ -3,14 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, field
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConcurrencyError, ConnectionClosed
 
 from usechat.agents.agent_ops_limits import SocketLimits
 from usechat.errors import AgentError
@@ -185,11 +185,21 @@ class SessionSocket:
         await self._connection.send(msgspec.json.encode({"type": kind, **fields}), text=True)
 
     async def close(self) -> None:
+        # What nobody reads any more would hold up the close of the other side.
+        discarding = asyncio.create_task(self._discard())
         try:
             await self._connection.close()
         finally:
+            discarding.cancel()
             # Whoever is cancelled would leave it open.
             self.cut()
+
+    async def _discard(self) -> None:
+        self._connection.transport.resume_reading()
+        # Where somebody still reads, nothing is held up.
+        with suppress(ConnectionClosed, ConcurrencyError):
+            while True:
+                await self._connection.recv(decode=False)
 
     def cut(self) -> None:
         """Let go of an upstream that is gone; whoever reads learns that the socket is closed."""
