@@ -78,6 +78,14 @@ def test_the_old_content_form_is_one_text_part(message: JSON, expected: UIMessag
     assert decode_request(body(message)).messages == [expected]
 
 
+def test_a_request_that_names_no_chat_may_be_one_of_a_new_chat():
+    unnamed = msgspec.json.encode({"messages": [{"role": "user", "content": "Hello"}]})
+    asked = decode_request(unnamed, new_id=lambda: "new")
+    assert (asked.id, asked.messages[-1].parts) == ("new", [{"type": "text", "text": "Hello"}])
+    with pytest.raises(RequestError, match=r"id is missing\."):
+        decode_request(unnamed)
+
+
 @pytest.mark.parametrize(
     ("messages", "text"),
     [

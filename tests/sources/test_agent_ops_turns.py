@@ -1,5 +1,6 @@
 """What a driver asks of the tracker, case by case; whole sessions are in `test_agent_ops_sessions.py`."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -190,6 +191,14 @@ def test_an_echo_of_somebody_else_is_not_ours(frame: Frame) -> None:
     tracker = sent(init())
     assert kinds(tracker, frame, THINKING, begin()) == ["other"] * 3
     assert tracker.echo_id == ""
+
+
+def test_a_very_long_prompt_of_somebody_else_is_not_kept() -> None:
+    text = "x" * 1_000_001
+    frame = echo("m-2", text, author="u-2")
+    tracker, references = sent(init()), sys.getrefcount(text)
+    assert kinds(tracker, frame) == ["other"]
+    assert sys.getrefcount(text) == references
 
 
 def test_an_echo_before_our_prompt_was_sent_is_not_ours() -> None:
