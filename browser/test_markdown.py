@@ -24,7 +24,12 @@ def test_text_that_is_too_much_to_parse_is_shown_as_it_is(tab: Tab, name: str) -
     say(tab, f"hostile {name}")
     tab.wait_for(f"{LAST} >> text={END}")
     assert tab.run(SHOWN) == f"{BEYOND[name]}\n\n{END}"
-    # It is kept, and the chat goes on.
+
+
+def test_a_chat_with_such_a_text_goes_on_also_after_a_reload(tab: Tab) -> None:
+    name = next(iter(BEYOND))
+    say(tab, f"hostile {name}")
+    tab.wait_for(f"{LAST} >> text={END}")
     tab.reload()
     tab.wait_for(f"{LAST} >> text={END}")
     assert tab.run(SHOWN) == f"{BEYOND[name]}\n\n{END}"
