@@ -1,7 +1,9 @@
 """What an upstream says that no session should: it costs nobody an answer, and no neighbour anything."""
 
 import asyncio
+import gc
 import tracemalloc
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from support.gateways import serving_gateway
 from support.loopback import last_two, parts, text_part
 from support.upstreams import finished, init, speaking, turn
 from usechat.agents.agent_ops_limits import SocketLimits
+from usechat.agents.agent_ops_socket import SessionSocket
 from usechat.server.sessions.settings import GatewaySettings
+from usechat.turns.turn import Turn
 
 pytestmark = pytest.mark.anyio
 
@@ -119,10 +123,35 @@ async def test_clients_that_read_nothing_are_given_up_once_they_hold_too_much() 
 
 
 async def test_large_frames_go_to_clients_a_few_at_a_time() -> None:
-    limits = SocketLimits(frames_in_all=1_000_000)
-    settings = GatewaySettings(enabled=True, sockets=limits)
-    texts = ["x" * 900_000, "y" * 2_000_000]
-    async with speaking(turn(*texts)) as (url, _), serving_gateway(settings, upstream=url) as gateway:
-        answers = await asyncio.gather(*(gateway.parts(f"Hi {chat}", chat=chat) for chat in "abcd"))
-    for answer in answers:
-        assert [part for part in answer if part["type"] == "text"] == [text_part("".join(texts))]
+    """Clients that read nothing are given up one after the other, as long as somebody waits for them."""
+    settings = GatewaySettings(
+        enabled=True, patience=3600.0, idle=3600.0, sockets=SocketLimits(frames_in_all=4_000_000)
+    )
+    # More than the buffers of the system take in.
+    text = "x" * 14_000_000
+    async with (
+        speaking(turn(text)) as (url, _),
+        serving_gateway(settings, upstream=url, send_buffer=65_536) as gateway,
+        AsyncExitStack() as stack,
+    ):
+        for chat in "abc":
+            await stack.enter_async_context(gateway.asking(f"Hi {chat}", chat=chat))
+        while await gateway.metric("adapter_request_errors_total") != 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        answer = await gateway.parts("Hi", chat="d")
+    assert [part for part in answer if part["type"] == "text"] == [text_part(text)]
+
+
+async def test_nothing_of_an_answer_waits_for_the_garbage_collector() -> None:
+    async with speaking(turn("Hello")) as (url, _), serving_gateway(upstream=url) as gateway:
+        await gateway.ask("Warm up", chat="c1")
+        gc.collect()
+        gc.disable()
+        try:
+            await gateway.ask("Hi", chat="c2")
+            while await gateway.metric("adapter_ws_open"):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            left = [thing for thing in gc.get_objects() if type(thing) in (Turn, SessionSocket)]
+        finally:
+            gc.enable()
+    assert left == []

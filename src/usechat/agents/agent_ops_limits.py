@@ -8,7 +8,7 @@ __all__ = ["SocketLimits"]
 class SocketLimits(Struct, frozen=True):
     """How many sockets may be open at once, how long one may take to open, and how large a frame may be.
 
-    The frames of more than 64 KiB that are on their way to a client have `frames_in_all` bytes together; others wait.
+    The frames of more than 1 MiB that are on their way to a client have `frames_in_all` bytes together; others wait.
 
     Those of a user are also those of prompts that were withdrawn and have not come to their turn.
     """
@@ -18,4 +18,4 @@ class SocketLimits(Struct, frozen=True):
     in_all: int = 2_000
     open_seconds: float = 10.0
     frame: int = 64 * 1024 * 1024
-    frames_in_all: int = 64 * 1024 * 1024
+    frames_in_all: int = 32 * 1024 * 1024

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import islice
 from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import quote
 
@@ -25,6 +26,9 @@ TOO_MANY: Final = "Too many connections to sessions are open. Try again in a mom
 
 # A larger frame is looked at before it is decoded as a whole: the first one has all that was ever said in the session.
 _LARGE: Final = 64 * 1024
+# Frames of more bytes are few at a time, in all sockets together; so many of those that wait go on at once.
+_HUGE: Final = 1024 * 1024
+_AT_ONCE: Final = 16
 # A frame with more JSON values is not decoded, and neither are the messages of a session: each takes 50 bytes or more.
 _MOST_VALUES: Final = 500_000
 # The channels of a session, and how long the names of one may be.
@@ -133,6 +137,17 @@ async def _parse_aside(raw: bytes) -> Frame:
     return await asyncio.to_thread(_parse, raw) if len(raw) > _LARGE else _parse(raw)
 
 
+class _Connection(ClientConnection):
+    """Tells how many bytes have come in, also of a frame that is not complete."""
+
+    hear: Callable[[int], None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.hear is not None:
+            self.hear(len(data))
+
+
 class SessionSocket:
     """One open WebSocket. `greeting` is what its `init` said, once that was asked for and read."""
 
@@ -140,7 +155,12 @@ class SessionSocket:
         self.greeting: Greeting | None = None
         self._connection = connection
         self._large = large
-        self._holds = 0
+        # How many bytes have come in and belong to frames that nobody has read yet.
+        self._unread = 0
+        self._is_wanted = False
+        self._is_paused = False
+        if isinstance(connection, _Connection):
+            connection.hear = self._hear
 
     async def next(self, *, wants_greeting: bool = False) -> Frame:
         """The next frame; one that is no JSON object, or holds too much, is an empty one.
@@ -148,14 +168,8 @@ class SessionSocket:
         Raises:
             ConnectionClosed: there is none.
         """
-        if self._holds:
-            self._release()
-            self._connection.transport.resume_reading()
-        raw = await self._connection.recv(decode=False)
+        raw = await self._receive()
         if len(raw) > _LARGE:
-            # No other frame comes in behind it while it is on its way to a client.
-            self._connection.transport.pause_reading()
-            self._holds = await self._large.take(len(raw))
             if (await _read_as(_Kind, raw)).type == "init":
                 return await self._greet(raw, wants_greeting=wants_greeting)
             if _holds_too_much(raw):
@@ -186,6 +200,7 @@ class SessionSocket:
 
     async def close(self) -> None:
         # What nobody reads any more would hold up the close of the other side.
+        self.resume()
         discarding = asyncio.create_task(self._discard())
         try:
             await self._connection.close()
@@ -195,7 +210,6 @@ class SessionSocket:
             self.cut()
 
     async def _discard(self) -> None:
-        self._connection.transport.resume_reading()
         # Where somebody still reads, nothing is held up.
         with suppress(ConnectionClosed, ConcurrencyError):
             while True:
@@ -203,12 +217,47 @@ class SessionSocket:
 
     def cut(self) -> None:
         """Let go of an upstream that is gone; whoever reads learns that the socket is closed."""
-        self._release()
+        self._large.release(self)
+        if isinstance(self._connection, _Connection):
+            # It would hold this socket, and this socket what has come in.
+            self._connection.hear = None
         self._connection.transport.abort()
 
-    def _release(self) -> None:
-        self._large.release(self._holds)
-        self._holds = 0
+    def pause(self) -> None:
+        """Let nothing more come in."""
+        self._is_paused = True
+        self._connection.transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._connection.transport.resume_reading()
+
+    async def _receive(self) -> bytes:
+        # The frame before has reached its client.
+        self._large.release(self)
+        self.resume()
+        self._is_wanted = True
+        if self._unread > _HUGE:
+            self._large.come(self, self._unread)
+        try:
+            raw = await self._connection.recv(decode=False)
+        finally:
+            self._is_wanted = False
+        size = len(raw)
+        self._unread = max(0, self._unread - size - (2 if size < 126 else 4 if size < 65_536 else 10))
+        if size > _HUGE:
+            self._large.arrive(self, size)
+            # No other one comes in behind it while it is on its way to a client.
+            self.pause()
+        else:
+            self._large.release(self)
+        return raw
+
+    def _hear(self, size: int) -> None:
+        self._unread += size
+        if self._unread > _HUGE and self._is_wanted:
+            self._large.come(self, self._unread)
 
     async def _greet(self, raw: bytes, *, wants_greeting: bool) -> Frame:
         if wants_greeting:
@@ -218,31 +267,49 @@ class SessionSocket:
 
 
 class _LargeFrames:
-    """The large frames of all sockets that are being mapped, sent or waited for: together they have a bound in bytes.
+    """The large frames of all sockets, from their first bytes until their client has them: together they have a bound.
 
-    One that is larger than that has to be alone.
+    Where all that is there beyond it is still coming in, the one that has been doing so for longest goes on.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._total = 0
-        self._waiting: list[asyncio.Future[None]] = []
+        self._sizes: dict[SessionSocket, int] = {}
+        self._coming: dict[SessionSocket, None] = {}
 
-    async def take(self, size: int) -> int:
-        """Wait until there is room for a frame of this size, which has it until it is released."""
-        while self._total and self._total + size > self._most:
-            room = asyncio.get_running_loop().create_future()
-            self._waiting.append(room)
-            await room
-        self._total += size
-        return size
+    @property
+    def is_full(self) -> bool:
+        return self._total > self._most and bool(self._coming)
 
-    def release(self, size: int) -> None:
-        self._total -= size
-        waiting, self._waiting = self._waiting, []
-        for room in waiting:
-            if not room.done():
-                room.set_result(None)
+    def come(self, socket: SessionSocket, size: int) -> None:
+        """So much of a frame has come in."""
+        self._count(socket, size)
+        self._coming.setdefault(socket)
+        if socket not in self._let_in():
+            socket.pause()
+
+    def arrive(self, socket: SessionSocket, size: int) -> None:
+        """A frame is complete, and goes to its client."""
+        self._count(socket, size)
+        self._coming.pop(socket, None)
+
+    def release(self, socket: SessionSocket) -> None:
+        if socket in self._sizes:
+            self._total -= self._sizes.pop(socket)
+            self._coming.pop(socket, None)
+            for other in self._let_in():
+                other.resume()
+
+    def _count(self, socket: SessionSocket, size: int) -> None:
+        self._total += size - self._sizes.get(socket, 0)
+        self._sizes[socket] = size
+
+    def _let_in(self) -> list[SessionSocket]:
+        """The sockets whose frames may go on to come in."""
+        if self._total <= self._most:
+            return list(islice(self._coming, _AT_ONCE))
+        return list(islice(self._coming, 1)) if len(self._coming) == len(self._sizes) else []
 
 
 def _failed(error: Exception) -> AgentError:
@@ -269,6 +336,11 @@ class SessionSockets:
     @property
     def most_of_a_session(self) -> int:
         return max(self._open.values(), default=0)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether large frames wait for others to reach their clients."""
+        return self._large.is_full
 
     def has_room(self, address: SessionAddress) -> bool:
         limits = self._limits
@@ -342,4 +414,5 @@ class SessionSockets:
             max_size=self._limits.frame,
             # Frames may be large, and by default seventeen of them would wait for a slow client. Here it is one.
             max_queue=0,
+            create_connection=_Connection,
         )

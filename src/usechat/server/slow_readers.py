@@ -1,6 +1,7 @@
 """The clients that do not read as fast as they are sent to: what a process holds for all of them has one bound."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 __all__ = ["SlowReaders", "SlowStream"]
@@ -25,11 +26,13 @@ class SlowStream(Protocol):
 class SlowReaders:
     """Counts the bytes that clients have left to read, and gives up those that read nothing once there are too many.
 
-    Those that have stood still for longest go first.
+    Those that have stood still for longest go first. Where others wait for what they hold (`is_crowded`), one of them
+    goes at a time, also if they hold less.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, is_crowded: Callable[[], bool]) -> None:
         self._most = most
+        self._is_crowded = is_crowded
         self._held: dict[SlowStream, int] = {}
         self._total = 0
         self._check: asyncio.TimerHandle | None = None
@@ -38,20 +41,23 @@ class SlowReaders:
         """So many bytes are held for a stream that waits, until `release`."""
         self._total += size - self._held.get(stream, 0)
         self._held[stream] = size
-        if self._total > self._most and self._check is None:
-            self._check = asyncio.get_running_loop().call_later(_STANDS_STILL, self._give_up)
+        self._schedule()
 
     def release(self, stream: SlowStream) -> None:
         self._total -= self._held.pop(stream, 0)
 
+    def _schedule(self) -> None:
+        if self._held and self._check is None:
+            self._check = asyncio.get_running_loop().call_later(_STANDS_STILL, self._give_up)
+
     def _give_up(self) -> None:
-        loop = asyncio.get_running_loop()
         self._check = None
-        still = loop.time() - _STANDS_STILL
+        latest = asyncio.get_running_loop().time() - _STANDS_STILL
+        is_crowded = self._is_crowded()
         for stream in sorted(self._held, key=lambda stream: stream.since):
-            if self._total <= self._most or stream.since > still:
+            if stream.since > latest or not (is_crowded or self._total > self._most):
                 break
+            is_crowded = False
             self.release(stream)
             stream.give_up()
-        if self._total > self._most:
-            self._check = loop.call_later(_STANDS_STILL, self._give_up)
+        self._schedule()

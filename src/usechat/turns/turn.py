@@ -331,8 +331,11 @@ class Turn:
         self._released.set_result(None)
         if is_ours:
             await self._survive(self._on_end(outcome, message), "what follows the end of turn %s failed")
-        # It holds this turn, and whoever holds a chat holds it.
+        # It holds this turn, and whoever holds a chat holds it. So do the hooks: no answer is to wait for the garbage
+        # collector, which comes seldom.
         self.output.detach()
+        self._store_answer = self._on_end = _nothing
+        self._on_release = None
 
     async def _survive(self, hook: Awaitable[None], problem: str) -> None:
         try:
@@ -362,6 +365,10 @@ class Turn:
         # A copy, since a thread may ask while a reader comes or leaves.
         readers, ahead = tuple(self.claim.log.readers), self._limits.ahead
         return ahead is not None and bool(readers) and min(one.unread + one.in_flight for one in readers) > ahead
+
+
+async def _nothing(_outcome: Outcome, _message: UIMessage) -> None:
+    pass
 
 
 async def _wait(task: asyncio.Task[None]) -> None:

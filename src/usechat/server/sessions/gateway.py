@@ -149,7 +149,7 @@ class _Gateway:
         self._origins = origins
         self._is_on = settings.is_on
         self._stream = settings.stream
-        self._slow = SlowReaders(settings.behind_in_all)
+        self._slow = SlowReaders(settings.behind_in_all, lambda: agent.sockets.is_crowded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
