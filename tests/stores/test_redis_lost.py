@@ -13,8 +13,6 @@ from usechat.stores.redis import outages
 
 pytestmark = pytest.mark.anyio
 
-LEASE = 0.5
-
 
 @pytest.fixture(autouse=True)
 def _empty(redis_server: RedisServer) -> None:
@@ -22,8 +20,8 @@ def _empty(redis_server: RedisServer) -> None:
 
 
 async def test_the_turn_of_a_worker_that_died_is_ended_by_one_other_and_read_by_all(either_server: RedisServer) -> None:
-    async with worker(either_server, lease=LEASE) as b, worker(either_server, lease=LEASE) as c:
-        async with worker(either_server, lease=LEASE) as a:
+    async with worker(either_server, lease=LIVING) as b, worker(either_server, lease=LIVING) as c:
+        async with worker(either_server, lease=LIVING) as a:
             claim, _ = await opened(a, head("died"))
             claim.append(frames("1", "2"))
             await sent(claim)
@@ -38,8 +36,8 @@ async def test_the_turn_of_a_worker_that_died_is_ended_by_one_other_and_read_by_
 async def test_a_turn_that_nobody_reads_is_ended_as_well_and_one_that_was_only_claimed_leaves_no_trace(
     redis_server: RedisServer,
 ) -> None:
-    async with worker(redis_server, lease=LEASE) as b:
-        async with worker(redis_server, lease=LEASE) as a:
+    async with worker(redis_server, lease=LIVING) as b:
+        async with worker(redis_server, lease=LIVING) as a:
             opened_, _ = await opened(a, head("unread"))
             claimed = await a.store.claim(head("claimed"))
         await b.store.freed(opened_.head)
@@ -52,8 +50,8 @@ async def test_a_turn_that_nobody_reads_is_ended_as_well_and_one_that_was_only_c
 async def test_a_turn_whose_owner_died_before_it_was_released_ends_as_its_owner_had_sealed_it(
     redis_server: RedisServer,
 ) -> None:
-    async with worker(redis_server, lease=LEASE) as b:
-        async with worker(redis_server, lease=LEASE) as a:
+    async with worker(redis_server, lease=LIVING) as b:
+        async with worker(redis_server, lease=LIVING) as a:
             claim, _ = await opened(a, head("sealed"))
             claim.append(frames("1"))
             assert await claim.seal(frames("2"), "done")
@@ -88,8 +86,8 @@ async def test_a_clock_of_redis_that_is_set_forward_ends_no_turn_of_a_worker_tha
 async def test_a_clock_of_redis_that_is_set_back_does_not_keep_the_turns_of_a_worker_that_died(
     redis_server: RedisServer,
 ) -> None:
-    async with worker(redis_server, lease=LEASE) as b:
-        async with worker(redis_server, lease=LEASE) as a:
+    async with worker(redis_server, lease=LIVING) as b:
+        async with worker(redis_server, lease=LIVING) as a:
             claims = [(await opened(a, head(chat)))[0] for chat in ("read", "unread")]
             there = await b.store.follow(claims[0].head)
             assert there is not None
@@ -106,8 +104,8 @@ async def test_a_clock_of_redis_that_is_set_back_does_not_keep_the_turns_of_a_wo
 async def test_a_turn_is_ended_although_redis_has_lost_what_its_owner_said_before_it_died(
     redis_server: RedisServer, is_sealed: bool
 ) -> None:
-    async with worker(redis_server, lease=LEASE) as b:
-        async with worker(redis_server, lease=LEASE) as a:
+    async with worker(redis_server, lease=LIVING) as b:
+        async with worker(redis_server, lease=LIVING) as a:
             claim, _ = await opened(a, head("evicted"))
             claim.append(frames("1"))
             await sent(claim)
@@ -151,7 +149,7 @@ async def test_what_is_said_is_not_shown_before_redis_has_it() -> None:
 async def test_an_owner_that_was_taken_for_dead_writes_nothing_more_and_its_readers_see_the_end_that_all_see(
     redis_server: RedisServer,
 ) -> None:
-    async with worker(redis_server, lease=LEASE) as b, worker(redis_server, lease=LEASE) as a:
+    async with worker(redis_server, lease=LIVING) as b, worker(redis_server, lease=LIVING) as a:
         claim, producer = await opened(a, head("zombie"))
         claim.append(frames("1"))
         await sent(claim)
@@ -180,7 +178,7 @@ async def test_a_claim_that_is_fenced_while_its_opening_is_on_its_way_is_not_ope
 async def test_readers_end_with_an_error_who_have_read_what_redis_lost_before_the_turn_was_taken_over(
     redis_server: RedisServer,
 ) -> None:
-    async with worker(redis_server, lease=LEASE) as b, worker(redis_server, lease=LEASE) as a:
+    async with worker(redis_server, lease=LIVING) as b, worker(redis_server, lease=LIVING) as a:
         claim, _ = await opened(a, head("ahead"))
         claim.append(frames("1", "2"))
         await sent(claim)
@@ -204,9 +202,9 @@ async def test_readers_end_with_an_error_who_have_read_what_redis_lost_before_th
 
 
 async def test_counts_of_readers_are_those_of_all_workers_and_expire_with_theirs(redis_server: RedisServer) -> None:
-    async with worker(redis_server, lease=LEASE) as a:
+    async with worker(redis_server, lease=LIVING) as a:
         claim, producer = await opened(a, head("counted"))
-        async with worker(redis_server, lease=LEASE) as b:
+        async with worker(redis_server, lease=LIVING) as b:
             readers = [await b.store.follow(claim.head) for _ in range(3)]
             await until(lambda: producer.counts[-1] == 3)
             here = claim.reader()

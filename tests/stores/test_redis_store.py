@@ -37,8 +37,8 @@ async def test_under_the_documented_user_of_redis_a_turn_is_written_read_stopped
         client.acl_log_reset()
     password = rules[2].split()[1].removeprefix(">")
     url = redis_server.url.replace("redis://", f"redis://{rules[1]}:{password}@")
-    async with worker(redis_server, url=url, lease=0.5) as b:
-        async with worker(redis_server, url=url, lease=0.5) as a:
+    async with worker(redis_server, url=url, lease=LIVING) as b:
+        async with worker(redis_server, url=url, lease=LIVING) as a:
             claim, producer = await opened(a)
             assert await a.store.answers()
             there = await b.store.follow(claim.head)
