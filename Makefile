@@ -15,7 +15,7 @@ run: .venv/ready $(if $(shell command -v npm 2> /dev/null),page)
 # The chat page, which the server serves and the wheel carries.
 page: src/usechat/page/index.html
 
-PAGE_SOURCES := $(shell find web/src src/usechat/kit -type f) web/index.html web/package-lock.json web/tsconfig.json web/vite.config.ts
+PAGE_SOURCES := $(shell find web/src src/usechat/react -type f) web/index.html web/package-lock.json web/tsconfig.json web/vite.config.ts
 src/usechat/page/index.html: web/node_modules/ready $(PAGE_SOURCES)
 	@echo "usechat: building the page"
 	cd web && node_modules/.bin/tsc --project . && node_modules/.bin/vite build --logLevel warn

@@ -21,8 +21,8 @@ from usechat.protocol.chunks import Chunk, Finish, FinishStep, Start, StartStep,
 from usechat.protocol.frames import encode_frame
 from usechat.protocol.sse import DONE
 from usechat.server.app import create_app
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.responses import STREAM_HEADERS
+from usechat.turns.settings import ChatSettings
 
 Script: TypeAlias = Callable[[object], AsyncIterator[str]]
 

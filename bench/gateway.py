@@ -22,11 +22,11 @@ import uvicorn
 import uvloop
 from chat_server import Server, worst
 
-from usechat.agents.agent_ops_limits import SocketLimits
 from usechat.database import Database
-from usechat.server.sessions.directory import SessionDirectory
-from usechat.server.sessions.gateway import sessions_gateway
-from usechat.server.sessions.settings import GatewaySettings
+from usechat.gateway.directory import SessionDirectory
+from usechat.gateway.gateway import sessions_gateway
+from usechat.gateway.settings import GatewaySettings
+from usechat.integrations.agent_ops.options import SocketLimits
 from usechat.session_agent import SessionAgent, SessionSettings
 
 SESSIONS: Final = 1_100

@@ -10,15 +10,16 @@ import asyncio
 import itertools
 import platform
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any
 
 from support.scripted_model import ScriptedModel, calls, says
-from usechat.agents.langgraph import LangGraphAgent
+from usechat.events.mapper import TranslatingMapper
+from usechat.integrations.langgraph import LangGraphAgent
+from usechat.integrations.langgraph.translator import LangGraphOptions, LangGraphTranslator
 from usechat.protocol.frames import encode_frame
 from usechat.protocol.writer import MessageWriter
-from usechat.sources.langgraph import BEGINS, LangGraphMapper
 
 WORDS = ("The ", "tides ", "of ", "the ", "naïve ", "shore ", "turn ", "by ", "noon", ", ", "so ", "wait.\n")
 TEXT = list(itertools.islice(itertools.cycle(WORDS), 1_000))
@@ -52,9 +53,9 @@ async def run_bare(graph: Any) -> int:
 
 async def run_source(graph: Any) -> int:
     numbers = itertools.count()
-    mapper = LangGraphMapper(MessageWriter("message", new_id=lambda: f"{next(numbers):032x}"))
-    begins: Mapping[str, Any] = {"type": BEGINS, "ns": (), "data": {"tools": {"search"}}}
-    frames = [encode_frame(chunk) for chunk in mapper.map(begins)]
+    writer = MessageWriter("message", new_id=lambda: f"{next(numbers):032x}")
+    mapper = TranslatingMapper(LangGraphTranslator(LangGraphOptions(tools=("search",))), writer)
+    frames: list[bytes] = []
     parts = 0
     async for part in stream_of(graph):
         parts += 1

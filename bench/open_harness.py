@@ -11,10 +11,11 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from usechat.events.mapper import TranslatingMapper
+from usechat.integrations.open_harness.translator import OpenHarnessTranslator
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.frames import encode_frame
 from usechat.protocol.writer import MessageWriter
-from usechat.sources.open_harness import OpenHarnessMapper
 
 WRITER = "the writer alone"
 MAPPER = "the mapper and its writer"
@@ -62,13 +63,13 @@ def write_turn() -> Iterator[list[Chunk]]:
     yield writer.finish()
 
 
-def map_turn() -> Iterator[list[Chunk]]:
-    mapper = OpenHarnessMapper(new_writer())
+def map_turn() -> Iterator[Iterable[Chunk]]:
+    mapper = TranslatingMapper(OpenHarnessTranslator(), new_writer())
     for event in EVENTS:
         yield mapper.map(event)
 
 
-def to_bytes(turn: Callable[[], Iterable[list[Chunk]]]) -> list[bytes]:
+def to_bytes(turn: Callable[[], Iterable[Iterable[Chunk]]]) -> list[bytes]:
     return [encode_frame(chunk) for chunks in turn() for chunk in chunks]
 
 
@@ -84,7 +85,7 @@ def best_times(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 def peak_memory(deltas: int) -> int:
     """The most bytes held at once while the mapper takes this many pieces of text."""
-    mapper = OpenHarnessMapper(new_writer())
+    mapper = TranslatingMapper(OpenHarnessTranslator(), new_writer())
     tracemalloc.start()
     for delta in itertools.islice(itertools.cycle(WORDS), deltas):
         for chunk in mapper.map(agent("text:delta", content=delta)):
@@ -104,7 +105,7 @@ def main() -> None:
     runs: dict[str, Callable[[], object]] = {}
     for name, turn in turns.items():
         runs[f"{name}, to bytes"] = lambda turn=turn: to_bytes(turn)
-        runs[f"{name}, to chunks"] = lambda turn=turn: list(turn())
+        runs[f"{name}, to chunks"] = lambda turn=turn: [chunk for chunks in turn() for chunk in chunks]
     best = best_times(runs)
     print(f"{f'{len(EVENTS):,} events, CPython {platform.python_version()}':38}{'CPU µs/event':>14}")
     for name, seconds in best.items():

@@ -7,8 +7,8 @@ import asyncio
 from typing import Any, Final
 
 from support.redis_server import SECRET, RedisServer
-from usechat import TextDelta
 from usechat.ids import new_turn_id
+from usechat.protocol.chunks import TextDelta
 from usechat.protocol.frames import Frames
 from usechat.stores import Claim, StopReason, TurnHead
 from usechat.stores.redis import RedisTurnStore

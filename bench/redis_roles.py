@@ -63,7 +63,7 @@ class Roles:
             if self._rate:
                 await asyncio.sleep(max(0.0, began + (index - 1) / self._rate - time.monotonic()))
             elif index % TOGETHER == 0:
-                await claim.room()
+                await claim.drain()
                 await asyncio.sleep(0)
             claim.append([frame(index)])
             # As a turn does it for the readers of its process.

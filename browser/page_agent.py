@@ -5,7 +5,8 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from hostile_markdown import BEYOND, END, fuzzed
-from usechat import Chat, Error, File, Reasoning, SourceDocument, SourceUrl, ToolCall, ToolError, ToolResult
+from usechat import Chat, Document, File, Reasoning, Source, ToolCall, ToolError, ToolResult
+from usechat.protocol.chunks import Error
 
 __all__ = ["ATTACKS", "agent"]
 
@@ -222,8 +223,8 @@ async def _parts(chat: Chat) -> AsyncGenerator[Any, None]:
     write.data("question", question, id="q1")
     write.data("weather", {"wind": "4 Bft", "from": "west"})
     yield "مرحبا بالعالم، كيف حالك اليوم؟\n\n潮の満ち引きは月によって起こります。\n\nAnd in English again."
-    yield SourceUrl("s1", "https://tides.example/brest", title="Tides in Brest")
-    yield SourceDocument("s2", "application/pdf", "Almanac", filename="almanac.pdf")
+    yield Source("https://tides.example/brest", "Tides in Brest")
+    yield Document("Almanac", "application/pdf", "almanac.pdf")
     yield File(_PIXEL, "image/svg+xml")
     write.metadata({"usage": {"inputTokens": 1234, "outputTokens": 56, "totalTokens": 1290}, "cost": 0.0042})
 

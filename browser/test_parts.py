@@ -11,10 +11,10 @@ import pytest
 from chromium import HERE, Chromium, Tab
 from promises import V5, V6, V7
 from support.loopback import free_port
-from usechat.sources.deep_agent_parts import SIDE_EVENTS
-from usechat.sources.deep_agent_typescript import deep_agent_types
+from usechat.integrations.deepagent_sdk.parts import SIDE_EVENTS
+from usechat.integrations.deepagent_sdk.typescript import deep_agent_types
 
-KIT: Final = HERE.parent / "src" / "usechat" / "kit" / "parts.tsx"
+REACT: Final = HERE.parent / "src" / "usechat" / "react" / "parts.tsx"
 CLIENTS: Final = HERE.parent / "conformance" / "node_modules"
 TSC: Final = HERE / "node_modules" / ".bin" / "tsc"
 STRICTEST: Final = {
@@ -76,8 +76,8 @@ export function told(message: Message): (string | number | undefined)[] {
         return `${part.data.name} ${part.data.toolCallId}`;
       case "data-batch":
         return part.data.events.map((event) => (event.type === "file-read" ? event.lines : 0)).length;
-      case "data-subgraph":
-        return part.data.tools?.filter((call) => call.state === "running").map((call) => call.toolName).join();
+      case "data-subagent":
+        return part.data.tools.filter((call) => call.state === "running").map((call) => call.toolName).join();
       case "data-interrupt":
         return part.data.id;
       case "data-ls":
@@ -138,8 +138,8 @@ PARTS: Final[list[tuple[str, Any]]] = [
     ("data-question", {"questionId": "3", "state": "answered", "text": "When?", "answer": "Now"}),
     ("data-interrupt", {"id": "1", "value": "Go on?"}),
     (
-        "data-subgraph",
-        {"name": "crew", "status": "done", "text": "Aye.", "tools": [{"toolName": "row", "state": "done"}]},
+        "data-subagent",
+        {"id": "1", "name": "crew", "status": "done", "text": "Aye.", "tools": [{"toolName": "row", "state": "done"}]},
     ),
     ("data-weather", {"wind": "west"}),
     *((f"data-{name}", None) for name in ("todos", "node", "question", "file-written", "batch", "toString")),
@@ -203,7 +203,7 @@ toString"""
 def app(root: Path, client: str) -> Path:
     """An app with the components, whose types are those of a release of the client."""
     shutil.copytree(HERE / "app", root)
-    shutil.copy(KIT, root / "src" / "parts.tsx")
+    shutil.copy(REACT, root / "src" / "parts.tsx")
     (root / "src" / "App.tsx").write_text(APP, encoding="utf-8")
     (root / "node_modules").symlink_to(HERE / "node_modules", target_is_directory=True)
     config = json.loads((root / "tsconfig.json").read_text("utf-8"))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from chromium import HERE, SCREENSHOTS, Chromium
 from page_steps import ask, button
 from support.loopback import serving
-from usechat import Chat, Reasoning, SourceUrl, ToolCall, ToolResult, create_app
+from usechat import Chat, Reasoning, Source, ToolCall, ToolResult, create_app
 
 FOLDER: Final = HERE.parent / "docs" / "images" if os.environ.get("USECHAT_PICTURES") == "write" else SCREENSHOTS
 TODOS: Final = ["Look up the tide", "Look at the wind", "Write the plan"]
@@ -42,7 +42,7 @@ async def sailor(chat: Chat) -> AsyncGenerator[Any, None]:
         yield PLAN[start : start + 9]
         await asyncio.sleep(0.008)
     show_todos(chat, done=3)
-    yield SourceUrl("s1", "https://tides.example/brest", title="Tides in Brest")
+    yield Source("https://tides.example/brest", "Tides in Brest")
     chat.write.metadata({"usage": {"inputTokens": 1284, "outputTokens": 167}, "cost": 0.0021})
 
 

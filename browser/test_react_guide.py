@@ -21,12 +21,12 @@ from support.loopback import free_port, message, serving
 from usechat import Chat, Data, ToolCall, ToolResult, create_app
 from usechat.cli.replay import replay_app
 from usechat.server.auth import BearerTokens
-from usechat.server.stream_limits import StreamLimits
+from usechat.server.responses import StreamLimits
 from usechat.testing import RecordedChunk, Recording
 from wire import wire
 
 ROOT: Final = HERE.parent
-KIT: Final = ROOT / "src" / "usechat" / "kit" / "usechat.ts"
+REACT: Final = ROOT / "src" / "usechat" / "react" / "usechat.ts"
 GUIDE: Final = (ROOT / "docs" / "guides" / "react.md").read_text(encoding="utf-8")
 SNIPPETS: Final = dict(re.findall(r"```tsx?\n// (\S+)\n(.*?)```", GUIDE, re.DOTALL))
 TSC: Final = HERE / "node_modules" / ".bin" / "tsc"
@@ -80,7 +80,7 @@ def write_snippets(root: Path) -> None:
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(code, encoding="utf-8")
-        for printed in KIT.parent.iterdir():
+        for printed in REACT.parent.iterdir():
             if f'"./{printed.stem}"' in code:
                 shutil.copy(printed, file.parent)
 
@@ -127,7 +127,7 @@ def until_stopped(tab: Tab) -> None:
 def app(tmp_path: Path) -> Path:
     root = Path(shutil.copytree(HERE / "app", tmp_path / "app"))
     (root / "node_modules").symlink_to(HERE / "node_modules", target_is_directory=True)
-    for printed in KIT.parent.iterdir():
+    for printed in REACT.parent.iterdir():
         shutil.copy(printed, root / "src")
     return root
 

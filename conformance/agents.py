@@ -7,14 +7,14 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from usechat.agents.chat import Chat
-from usechat.sources.plain import PlainEvent, Reasoning, ToolCall, ToolError, ToolResult
+from usechat.events import AgentEvent, Reasoning, ToolCall, ToolError, ToolProgress, ToolResult
+from usechat.turns.chat import Chat
 
 __all__ = ["SECRET", "agent", "hold", "let_go", "seen"]
 
 SECRET: Final = "the password is swordfish"  # noqa: S105
 
-_Events: TypeAlias = AsyncGenerator[PlainEvent, None]
+_Events: TypeAlias = AsyncGenerator[AgentEvent, None]
 
 # Of each chat: how many turns it had, what the last ones were given, and the gate at which its agent waits.
 _turns: Counter[str] = Counter()
@@ -70,7 +70,7 @@ async def _everything(chat: Chat) -> _Events:
     yield Reasoning("see.")
     yield "I look it up."
     yield ToolCall("call-1", "weather", {"city": "Paris"})
-    yield ToolResult("call-1", {"degrees": None}, preliminary=True)
+    yield ToolProgress("call-1", {"degrees": None})
     yield ToolResult("call-1", {"degrees": 21.5})
     write.tool_input_start("call-2", "traffic")
     for delta in ('{"road"', ': "A', '4"}'):
@@ -133,7 +133,7 @@ async def _hold_everywhere(chat: Chat) -> _Events:
     await hold(chat.id)
     chat.write.tool_input_delta("call-1", 'ris"}')
     yield ToolCall("call-1", "weather", {"city": "Paris"})
-    yield ToolResult("call-1", "cold", preliminary=True)
+    yield ToolProgress("call-1", "cold")
     await hold(chat.id)
     yield ToolResult("call-1", "warm")
     chat.write.data("progress", 2, id="p")

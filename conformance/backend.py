@@ -23,12 +23,12 @@ from usechat.protocol.clients import CLIENTS, ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import Limits
 from usechat.server.auth import BearerTokens
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.endpoint import ChatEndpoint
-from usechat.server.stream_limits import StreamLimits
+from usechat.server.responses import StreamLimits
 from usechat.stores import Outcome
 from usechat.stores.memory import MemoryTurnStore
 from usechat.turns import TurnLimits
+from usechat.turns.settings import ChatSettings
 
 __all__ = ["ANN", "BOB", "BODY_LIMIT", "serve"]
 

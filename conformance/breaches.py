@@ -7,6 +7,7 @@ from samples import sample
 from usechat.protocol.chunks import (
     Abort,
     Chunk,
+    End,
     Error,
     Finish,
     FinishStep,
@@ -29,7 +30,7 @@ from usechat.protocol.chunks import (
     ToolOutputAvailable,
     ToolOutputError,
 )
-from usechat.protocol.closing import End, closing
+from usechat.protocol.closing import closing
 from usechat.protocol.state import StreamState
 from usechat.protocol.tables import ANYTIME, MESSAGE, PARTS, PartState, Phase
 

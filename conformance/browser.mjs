@@ -144,13 +144,13 @@ class Page {
   #data = [];
   #toolCalls = [];
 
-  async open({ client, hook, ownChat, port, path, chat, messages, headers, resubmits, lastOnly, kit, cuts, strict, resume }) {
+  async open({ client, hook, ownChat, port, path, chat, messages, headers, resubmits, lastOnly, react, cuts, strict, resume }) {
     const ai = await load(client);
     this.#wire = new Wire(cuts);
     const api = `http://127.0.0.1:${await this.#wire.lay(port)}${path}`;
     const fetch = (url, init) => this.#fetch(url, init);
-    this.transport = kit
-      ? new (await import(kit)).UsechatTransport({ api, headers, fetch })
+    this.transport = react
+      ? new (await import(react)).UsechatTransport({ api, headers, fetch })
       : new ai.DefaultChatTransport({ api, headers, fetch, prepareSendMessagesRequest: lastOnly ? withLastOnly : undefined });
     const options = {
       id: chat,

@@ -12,9 +12,9 @@ from backend import serve
 from support.frameworks import HumanInTheLoopMiddleware, InMemorySaver, create_agent, get_stream_writer, tool
 from support.scripted_model import Reply, ScriptedModel, calls, says
 from usechat.protocol.clients import CLIENTS
-from usechat.server.chats import ChatSettings
 from usechat.server.elements import elements_route
 from usechat.server.endpoint import ChatEndpoint
+from usechat.turns.settings import ChatSettings
 
 _sent = Counter[str]()
 

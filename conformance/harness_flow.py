@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from agents import SECRET, hold
-from usechat.agents.chat import Chat
+from usechat.events import AgentEvent, Reasoning, ToolCall, ToolError, ToolResult
 from usechat.flows import FlowRuntime, NodeContext, agent_node
-from usechat.sources.open_harness import TransportOptions
-from usechat.sources.plain import PlainEvent, Reasoning, ToolCall, ToolError, ToolResult
+from usechat.integrations.open_harness.translator import TransportOptions
 from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.turns.chat import Chat
 
 __all__ = ["harness_transport"]
 
@@ -24,7 +24,7 @@ FLOW: Final[dict[str, Any]] = {
 }
 
 
-async def researcher(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
+async def researcher(chat: Chat) -> AsyncGenerator[AgentEvent, None]:
     yield Reasoning("Let me see.")
     yield ToolCall("a", "search", {"query": chat.text})
     yield ToolResult("a", ["tides"])
@@ -38,7 +38,7 @@ async def researcher(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
         await hold(chat_id)
 
 
-async def summarizer(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
+async def summarizer(chat: Chat) -> AsyncGenerator[AgentEvent, None]:
     yield f"In short: {chat.text}"
 
 

@@ -18,9 +18,9 @@ from usechat.protocol.clients import ClientName
 __all__ = [
     "Browser",
     "Endpoint",
-    "Kit",
     "Message",
     "Page",
+    "ReactTransport",
     "Resubmits",
     "Server",
     "View",
@@ -51,13 +51,13 @@ class Exchange(msgspec.Struct):
     turn: str | None = None
 
 
-class Kit(msgspec.Struct):
+class ReactTransport(msgspec.Struct):
     """The module of `usechat react`, in a page whose wire is cut after so many bytes of its streams, one after another.
 
     A hook may render in StrictMode, and may resume by itself.
     """
 
-    kit: str
+    react: str
     cuts: list[int] = []
     strict: bool = False
     resume: bool = False
@@ -153,7 +153,7 @@ class Browser:
         hook: str | None = None,
         own_chat: bool = False,
         port: int | None = None,
-        kit: Kit | None = None,
+        react: ReactTransport | None = None,
     ) -> "Page":
         """Open a page of this client; with `hook`, of `useChat` in that release of @ai-sdk/react."""
         number: int = self.node.ask(
@@ -168,7 +168,7 @@ class Browser:
             lastOnly=last_only,
             hook=hook,
             ownChat=own_chat,
-            **(msgspec.structs.asdict(kit) if kit else {}),
+            **(msgspec.structs.asdict(react) if react else {}),
         )
         page = Page(self, number)
         self._open.append(page)
@@ -271,7 +271,7 @@ class Visit:
         last_only: bool = False,
         hook: str | None = None,
         own_chat: bool = False,
-        kit: Kit | None = None,
+        react: ReactTransport | None = None,
     ) -> Page:
         """Open the chat in a new tab, with these messages; a `hook` may be given a chat object of the page's own."""
         return self._browser.open(
@@ -284,7 +284,7 @@ class Visit:
             last_only=last_only,
             hook=hook,
             own_chat=own_chat,
-            kit=kit,
+            react=react,
         )
 
     def kept(self, token: str | None = None) -> list[Message]:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from hypothesis import strategies as st
 
 from json_values import FLAGS, TEXTS, VALUES
-from usechat.agents.chat import Chat
+from usechat.events import Reasoning, ToolCall, ToolError, ToolResult
 from usechat.protocol.chunks import (
     Abort,
     Error,
@@ -23,7 +23,7 @@ from usechat.protocol.chunks import (
     ToolInputDelta,
     ToolOutputAvailable,
 )
-from usechat.sources.plain import Reasoning, ToolCall, ToolError, ToolResult
+from usechat.turns.chat import Chat
 
 __all__ = ["PROGRAMS", "Program", "play"]
 

@@ -13,7 +13,7 @@ from pages import Browser, Message, Page
 from support.gateways import Gateway, serving_gateway
 from support.hang import HANG_SECONDS
 from support.session_clients import joined
-from usechat.server.sessions.settings import GatewaySettings
+from usechat.gateway.settings import GatewaySettings
 from usechat.session_agent import Received, Script
 
 __all__ = ["House", "SessionVisit", "serving_house"]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from json_values import TEXTS, VALUES
 from same_json import strict
 from support.soak import draws
-from usechat.protocol.canonical import canonical
-from usechat.protocol.values import plain
+from usechat.protocol.values import canonical, plain
 
 _AGAIN: Final = "JSON.parse(fs.readFileSync(0)).map(text => JSON.stringify(JSON.parse(text)))"
 _NODE: Final = ["node", "--print", f"JSON.stringify({_AGAIN})"]

@@ -21,12 +21,12 @@ from same_json import strict
 from support.hang import HANG_SECONDS
 from support.soak import SEED, draws
 from test_reader import MANY, V7
-from usechat.agents.chat import Chat
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.endpoint import ChatEndpoint
 from usechat.stores import Outcome
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings
 
 PROFILES: Final[tuple[ClientName, ...]] = ("v5", "portable")
 UNFINISHED: Final = ("streaming", "input-streaming")

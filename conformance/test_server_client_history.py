@@ -12,9 +12,9 @@ import uvicorn
 from node import Node
 from pages import Browser, Message, Page
 from promises import PINNED, PROMISES, release_of
-from usechat.agents.chat import Approval, Chat, ToolAnswer
+from usechat.events import AgentEvent, ToolCall, ToolResult
 from usechat.server.app import create_app
-from usechat.sources.plain import PlainEvent, ToolCall, ToolResult
+from usechat.turns.chat import Approval, Chat, ToolAnswer
 
 TOOLS: Final = "lastAssistantMessageIsCompleteWithToolCalls"
 APPROVALS: Final = "lastAssistantMessageIsCompleteWithApprovalResponses"
@@ -33,7 +33,7 @@ approvals: defaultdict[str, list[Approval]] = defaultdict(list)
 results: defaultdict[str, list[ToolAnswer]] = defaultdict(list)
 
 
-async def agent(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
+async def agent(chat: Chat) -> AsyncGenerator[AgentEvent, None]:
     approvals[chat.id] += chat.approvals
     results[chat.id] += chat.tool_results
     if chat.approvals:
@@ -51,7 +51,7 @@ async def agent(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
         yield " / ".join(message.text for message in chat.messages)
 
 
-async def _after_approval(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
+async def _after_approval(chat: Chat) -> AsyncGenerator[AgentEvent, None]:
     for answer in chat.approvals:
         if answer.approved:
             yield ToolResult(answer.call_id, "deleted")

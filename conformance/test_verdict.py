@@ -219,11 +219,12 @@ def _is_hasty(verdict: Verdict) -> bool:
     """Whether a loss was told that the rest of the stream may make good or never bring about.
 
     A result that is taken away may come again; an id that is used again for a call of the other kind harms old clients
-    only with its result, and so does a call that changes its kind.
+    only with its result, and so does a call that changes its kind. A `start` with another id makes a second message
+    only if the page has written the first one twice.
     """
     problem = "" if verdict.violation is None else verdict.violation.problem
-    told = ("takes its result away", "which began in an earlier step", "another kind")
-    return any(loss in problem for loss in told)
+    hasty = ("takes its result away", "which began in an earlier step", "another kind", "`start` changes the id")
+    return any(loss in problem for loss in hasty)
 
 
 def _is_minded_by_v5_alone(verdict: Verdict, levels: dict[str, Outcome], profile: ClientName) -> bool:

@@ -18,6 +18,7 @@ from usechat.protocol.chunks import (
     Chunk,
     Custom,
     Data,
+    End,
     Error,
     Finish,
     FinishReason,
@@ -46,7 +47,6 @@ from usechat.protocol.chunks import (
     ToolOutputError,
 )
 from usechat.protocol.clients import ClientName
-from usechat.protocol.closing import End
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
 from usechat.protocol.state import StreamState
@@ -62,6 +62,7 @@ NAMES: Final = st.sampled_from(("weather", "search-web"))
 FLAGS: Final = st.booleans()
 MAYBE: Final = st.sampled_from((UNSET, False, True))
 VALUES: Final = st.sampled_from((None, {}, {"city": "Köln"}, [1, "two"], float("nan"), "text", {"__proto__": 1}))
+METADATA: Final = st.sampled_from((UNSET, {"provider": {"signature": "s", "none": None}}))
 OBJECTS: Final = st.sampled_from(({}, {"a": 1}, {"a": {"b": None}}))
 REASONS: Final[tuple[FinishReason, ...]] = get_args(FinishReason)
 ENDS: Final[list[End]] = [
@@ -196,28 +197,29 @@ class Writing(RuleBasedStateMachine):
     def text(self, data: st.DataObject, kind: str, lane: str, apart: bool) -> None:
         self._write_text(kind, lane, data.draw(st.text(ALPHABETS[lane], max_size=4)), apart)
 
-    @rule(lane=LANES)
-    def end_part(self, lane: str) -> None:
-        self._collect(self._writer.end_part(lane=lane))
+    @rule(lane=LANES, metadata=METADATA)
+    def end_part(self, lane: str, metadata: Any) -> None:
+        self._collect(self._writer.end_part(lane=lane, metadata=metadata))
 
     @rule(metadata=st.just(UNSET) | OBJECTS)
     def start(self, metadata: Any) -> None:
         self._collect(self._writer.start(metadata))
 
-    @rule(id_=CALLS, name=NAMES, lane=LANES, dynamic=FLAGS, executed=MAYBE)
-    def tool_input_start(self, id_: str, name: str, lane: str, dynamic: bool, executed: Any) -> None:
-        self._collect(
-            self._writer.tool_input_start(id_, name, lane=lane, dynamic=dynamic, provider_executed=executed, title="T")
-        )
+    @rule(id_=CALLS, name=NAMES, lane=LANES, dynamic=FLAGS, executed=MAYBE, metadata=METADATA)
+    def tool_input_start(self, id_: str, name: str, lane: str, dynamic: bool, executed: Any, metadata: Any) -> None:
+        options: dict[str, Any] = {"lane": lane, "dynamic": dynamic, "provider_executed": executed}
+        self._collect(self._writer.tool_input_start(id_, name, title="T", metadata=metadata, **options))
 
     @rule(id_=CALLS, delta=st.sampled_from(('["Kö",', "")))
     def tool_input_delta(self, id_: str, delta: str) -> None:
         self._attempt(lambda: self._writer.tool_input_delta(id_, delta))
 
-    @rule(id_=CALLS, name=NAMES, value=VALUES, lane=LANES, dynamic=FLAGS, executed=MAYBE)
-    def tool_input(self, id_: str, name: str, value: Any, lane: str, dynamic: bool, executed: Any) -> None:
+    @rule(id_=CALLS, name=NAMES, value=VALUES, lane=LANES, dynamic=FLAGS, executed=MAYBE, metadata=METADATA)
+    def tool_input(
+        self, id_: str, name: str, value: Any, lane: str, dynamic: bool, executed: Any, metadata: Any
+    ) -> None:
         options: dict[str, Any] = {"lane": lane, "dynamic": dynamic, "provider_executed": executed}
-        self._whole_input(lambda: self._writer.tool_input(id_, name, value, **options))
+        self._whole_input(lambda: self._writer.tool_input(id_, name, value, metadata=metadata, **options))
 
     @rule(id_=CALLS, name=NAMES, value=VALUES, lane=LANES, dynamic=FLAGS)
     def tool_input_error(self, id_: str, name: str, value: Any, lane: str, dynamic: bool) -> None:
@@ -225,10 +227,10 @@ class Writing(RuleBasedStateMachine):
 
     @rule(id_=CALLS, lane=LANES, dynamic=FLAGS, ending=st.sampled_from(("input", "wrong input", "output", "step")))
     def streamed_call(self, id_: str, lane: str, dynamic: bool, ending: str) -> None:
-        self.tool_input_start(id_, "weather", lane, dynamic, UNSET)
+        self.tool_input_start(id_, "weather", lane, dynamic, UNSET, UNSET)
         self._collect(self._writer.tool_input_delta(id_, '["Kö",'))
         if ending == "input":
-            self.tool_input(id_, "ignored", ["Köln"], lane, dynamic, UNSET)
+            self.tool_input(id_, "ignored", ["Köln"], lane, dynamic, UNSET, UNSET)
         elif ending == "wrong input":
             self.tool_input_error(id_, "ignored", ["Köln"], lane, dynamic)
         elif ending == "output":
@@ -243,13 +245,14 @@ class Writing(RuleBasedStateMachine):
         else:
             self._collect(write())
 
-    @rule(id_=CALLS, output=VALUES, preliminary=FLAGS)
-    def tool_output(self, id_: str, output: Any, preliminary: bool) -> None:
-        self._attempt(lambda: self._writer.tool_output(id_, output, preliminary=preliminary))
+    @rule(id_=CALLS, output=VALUES, preliminary=FLAGS, executed=MAYBE, metadata=METADATA)
+    def tool_output(self, id_: str, output: Any, preliminary: bool, executed: Any, metadata: Any) -> None:
+        options: dict[str, Any] = {"provider_executed": executed, "metadata": metadata}
+        self._attempt(lambda: self._writer.tool_output(id_, output, preliminary=preliminary, **options))
 
-    @rule(id_=CALLS)
-    def tool_error(self, id_: str) -> None:
-        self._attempt(lambda: self._writer.tool_error(id_, "no"))
+    @rule(id_=CALLS, executed=MAYBE, metadata=METADATA)
+    def tool_error(self, id_: str, executed: Any, metadata: Any) -> None:
+        self._attempt(lambda: self._writer.tool_error(id_, "no", provider_executed=executed, metadata=metadata))
 
     @rule(id_=CALLS)
     def tool_denied(self, id_: str) -> None:

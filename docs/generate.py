@@ -1,23 +1,27 @@
 """Writes the parts of the documents that are made from the tables; with --check it only tells what is out of date."""
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from msgspec import structs
+
+from usechat.events import AgentEvent, Text
+from usechat.integrations.deepagent_sdk.typescript import deep_agent_parts
 from usechat.protocol.chunks import CHUNK_TYPES
 from usechat.protocol.clients import CLIENTS, FIELDS, LOOSE, TYPES, VALUES, Client, Release, Since
 from usechat.protocol.rules import RULES
 from usechat.protocol.tables import CALLS, MESSAGE, PARTS
-from usechat.sources.deep_agent_typescript import deep_agent_parts
 
 DOCS = Path(__file__).parent
 sys.path.append(str(DOCS.parent / "tests"))
 
 from support.open_harness_table import ROWS  # noqa: E402
 
-KIT = DOCS.parent / "src" / "usechat" / "kit" / "parts.tsx"
+REACT = DOCS.parent / "src" / "usechat" / "react" / "parts.tsx"
 BLOCK = re.compile(r"((?:<!--|//) begin: (\S+)(?: -->)?\n).*?((?:<!--|//) end)", re.DOTALL)
 
 
@@ -91,7 +95,23 @@ def _chunk(chunk: Mapping[str, Any]) -> str:
     return f"`{chunk['type']}`" + (f" ({told})" if told else "")
 
 
+def events() -> str:
+    kinds = [kind for kind in get_args(AgentEvent) if kind.__module__ == Text.__module__]
+    rows = [f"| `{_signature(kind)}` | {_sentences(kind)} |" for kind in kinds]
+    return "\n".join(["| event | what it does |", "|---|---|", *rows, ""])
+
+
+def _signature(kind: type[Any]) -> str:
+    fields = [field.name if field.required else f"{field.name}={field.default!r}" for field in structs.fields(kind)]
+    return f"{kind.__name__}({', '.join(fields)})"
+
+
+def _sentences(kind: type[Any]) -> str:
+    return " ".join((inspect.getdoc(kind) or "").split()).replace("|", "\\|")
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "events": events,
     "message": lambda: diagram(MESSAGE),
     "part": lambda: diagram({name: row for name, row in PARTS.items() if name.startswith("text")}),
     "call": lambda: diagram(CALLS),
@@ -105,7 +125,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 def main() -> None:
     stale: list[str] = []
-    for page in [*sorted(DOCS.rglob("*.md")), KIT]:
+    for page in [*sorted(DOCS.rglob("*.md")), REACT]:
         text = page.read_text(encoding="utf-8")
         fresh = BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block[2]]()}\n{block[3]}", text)
         if fresh != text and "--check" in sys.argv:

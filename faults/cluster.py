@@ -20,7 +20,7 @@ from balancer import Balancer
 from node import HERE as CONFORMANCE
 from node import Node
 from nursery import WorkerSettings
-from pages import Browser, Kit, Message, Page
+from pages import Browser, Message, Page, ReactTransport
 from speaker import Notes
 from support.hang import HANG_SECONDS
 from support.loopback import free_port
@@ -32,7 +32,7 @@ PATH = "/api/chat"
 _HERE = Path(__file__).parent
 _TESTS = _HERE.parent / "tests"
 _TSC = CONFORMANCE.parent / "browser" / "node_modules" / ".bin" / "tsc"
-_KIT = CONFORMANCE.parent / "src" / "usechat" / "kit" / "usechat.ts"
+_REACT = CONFORMANCE.parent / "src" / "usechat" / "react" / "usechat.ts"
 
 Given = TypeVar("Given")
 
@@ -89,7 +89,7 @@ class Cluster:
         self._browser: Browser | None = None
         # Node answers one question after the other, so that one thread is enough.
         self._thread = ThreadPoolExecutor(1)
-        self._kit: Kit | None = None
+        self._react: ReactTransport | None = None
 
     def worker(self, port: int, **settings: Any) -> Worker:
         """Start the worker of this port; connections wait until it serves."""
@@ -150,13 +150,15 @@ class Cluster:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def open_page(
-        self, client: str, chat: str, port: int, *, kit: bool, messages: list[Message] | None = None
+        self, client: str, chat: str, port: int, *, react: bool, messages: list[Message] | None = None
     ) -> Page:
-        """Open a chat in a page of this client, with the kit's transport or the stock one."""
+        """Open a chat in a page of this client, with the transport of `usechat react` or the stock one."""
 
         def opened() -> Page:
             browser = self._browser = self._browser or Browser(Node("browser.mjs"))
-            return browser.open(client, PATH, chat, port=port, messages=messages, kit=self._compiled() if kit else None)
+            return browser.open(
+                client, PATH, chat, port=port, messages=messages, react=self._compiled() if react else None
+            )
 
         return await self.ask_page(opened)
 
@@ -165,13 +167,13 @@ class Cluster:
         if browser is not None:
             await self.ask_page(browser.close_pages)
 
-    def _compiled(self) -> Kit:
-        if self._kit is None:
+    def _compiled(self) -> ReactTransport:
+        if self._react is None:
             options = ["--noCheck", "--ignoreConfig", "--target", "es2022", "--module", "esnext", "--outDir"]
-            subprocess.run([str(_TSC), str(_KIT), *options, str(self.folder)], check=True)
+            subprocess.run([str(_TSC), str(_REACT), *options, str(self.folder)], check=True)
             module = (self.folder / "usechat.js").rename(self.folder / "usechat.mjs")
-            self._kit = Kit(module.as_uri())
-        return self._kit
+            self._react = ReactTransport(module.as_uri())
+        return self._react
 
     async def close(self) -> None:
         await self.end_workers()

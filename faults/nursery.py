@@ -17,10 +17,10 @@ from msgspec import Struct
 from speaker import Notes, Speaker
 from support.redis_server import SECRET
 from usechat.cli.listening import listen, serve
-from usechat.cli.settings import ListenSettings
+from usechat.cli.options import ListenSettings
 from usechat.server.app import create_app
-from usechat.server.chat_settings import ChatSettings, Conflict
 from usechat.turns import TurnLimits
+from usechat.turns.settings import ChatSettings, Conflict
 
 __all__ = ["WorkerSettings"]
 
@@ -58,8 +58,7 @@ def _work(settings: WorkerSettings) -> None:
         grace=settings.grace,
     )
     app.state.exit_hard = True
-    listening = ListenSettings(port=settings.port)
-    serve(app, listening, listen(listening))
+    serve(app, listen(ListenSettings(port=settings.port)))
 
 
 def _become_worker(settings: WorkerSettings) -> None:

@@ -42,7 +42,7 @@ class Shown(Struct, frozen=True):
     """What a page showed in the end, and how often its user had to reload it for that."""
 
     client: str
-    kit: bool
+    react: bool
     view: View
     reloads: int
 
@@ -105,23 +105,23 @@ class Stage:
 
 
 class _Tab:
-    """A page of the run's chat; without the kit, its user reloads it as often as it takes."""
+    """A page of the run's chat; without the transport of `usechat react`, its user reloads it as often as it takes."""
 
-    def __init__(self, run: "Run", page: Page, client: str, *, kit: bool) -> None:
+    def __init__(self, run: "Run", page: Page, client: str, *, react: bool) -> None:
         self.page = page
         self._run = run
         self._client = client
-        self._kit = kit
+        self._react = react
 
     async def settled(self) -> Shown:
         cluster, run, reloads = self._run.stage.cluster, self._run, 0
         port = cluster.balancer.port
         view = await cluster.ask_page(self.page.settle)
-        while not self._kit and reloads < _RELOADS and not await self._is_shown(view):
+        while not self._react and reloads < _RELOADS and not await self._is_shown(view):
             reloads += 1
-            page = await cluster.open_page(self._client, run.chat, port, kit=False, messages=await run.messages(port))
+            page = await cluster.open_page(self._client, run.chat, port, react=False, messages=await run.messages(port))
             view = await cluster.ask_page(lambda page=page: page.resume().settle())
-        return Shown(self._client, self._kit, view, reloads)
+        return Shown(self._client, self._react, view, reloads)
 
     async def _is_shown(self, view: View) -> bool:
         """Whether its user sees nothing that is missing."""
@@ -207,9 +207,9 @@ class Run:
     async def open(self, port: int, kept: list[Message]) -> Page:
         """Open the chat in a page that talks to this port."""
         draw = self.stage.draw
-        client, kit = draw.choice(CLIENTS), draw.random() < 0.5
-        page = await self.stage.cluster.open_page(client, self.chat, port, kit=kit, messages=kept)
-        self._tabs.append(_Tab(self, page, client, kit=kit))
+        client, react = draw.choice(CLIENTS), draw.random() < 0.5
+        page = await self.stage.cluster.open_page(client, self.chat, port, react=react, messages=kept)
+        self._tabs.append(_Tab(self, page, client, react=react))
         return page
 
     async def stop(self, port: int, turn: str | None = None) -> tuple[float, float]:

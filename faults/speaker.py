@@ -15,10 +15,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec import json as msgspec_json
 
-from usechat.agents.chat import Chat
+from usechat.events import AgentEvent, Reasoning, ToolCall, ToolResult
 from usechat.protocol.messages import UIMessage
-from usechat.sources.plain import PlainEvent, Reasoning, ToolCall, ToolResult
 from usechat.stores import Outcome
+from usechat.turns.chat import Chat
 
 __all__ = ["Note", "Notes", "Script", "Speaker"]
 
@@ -91,7 +91,7 @@ class Speaker:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
 
-    async def __call__(self, chat: Chat) -> AsyncGenerator[PlainEvent, None]:
+    async def __call__(self, chat: Chat) -> AsyncGenerator[AgentEvent, None]:
         script = msgspec_json.decode(chat.text, type=Script)
         subject = f"{chat.id} {script.seed}"
         self._notes.add("began", subject)
@@ -112,7 +112,7 @@ class Speaker:
         self._notes.add("ended", message.id, outcome)
 
 
-async def _said(script: Script) -> AsyncGenerator[PlainEvent, None]:
+async def _said(script: Script) -> AsyncGenerator[AgentEvent, None]:
     draw = random.Random(script.seed)  # noqa: S311
     for number in range(script.pieces):
         for event in _piece(draw, script, number):
@@ -121,7 +121,7 @@ async def _said(script: Script) -> AsyncGenerator[PlainEvent, None]:
     await asyncio.sleep(script.lasts)
 
 
-def _piece(draw: random.Random, script: Script, number: int) -> list[PlainEvent]:
+def _piece(draw: random.Random, script: Script, number: int) -> list[AgentEvent]:
     match draw.randrange(12):
         case 0:
             return [Reasoning(f"Ich überlege {number} "), Reasoning("noch… ")]

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
@@ -30,6 +31,9 @@ class TcpProxy:
         self._delay = 0.0
         self._clean = asyncio.Event()
         self._clean.set()
+        # How often a client has sent something, each time up to the reply to it.
+        self.trips = 0
+        self._asking: set[asyncio.StreamWriter] = set()
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -97,7 +101,10 @@ class TcpProxy:
         pair = (to_near, to_far)
         self._pairs.add(pair)
         try:
-            ways = [asyncio.ensure_future(self._pass(near, to_far)), asyncio.ensure_future(self._pass(far, to_near))]
+            ways = [
+                asyncio.ensure_future(self._pass(near, to_far, lambda: self._asks(to_near))),
+                asyncio.ensure_future(self._pass(far, to_near, lambda: self._asking.discard(to_near))),
+            ]
             # A connection ends with its first half.
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             for way in ways:
@@ -105,11 +112,19 @@ class TcpProxy:
             await asyncio.gather(*ways, return_exceptions=True)
         finally:
             self._pairs.discard(pair)
+            self._asking.discard(to_near)
             to_far.transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _asks(self, client: asyncio.StreamWriter) -> None:
+        self.trips += client not in self._asking
+        self._asking.add(client)
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: Callable[[], None]
+    ) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
+                passed()
                 await self._pass_piece(data, writer)
 
     async def _pass_piece(self, data: bytes, writer: asyncio.StreamWriter) -> None:

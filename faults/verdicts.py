@@ -108,7 +108,7 @@ def _shown(record: Record, page: Shown, told: dict[str, Any]) -> list[str]:
     shown = messages[-1:] if record.shared else messages
     if strict(shown) == strict(wanted):
         return []
-    how = f"{page.client}, {'kit' if page.kit else 'stock'}, {page.reloads} reloads, {page.view.status}"
+    how = f"{page.client}, {'react' if page.react else 'stock'}, {page.reloads} reloads, {page.view.status}"
     last = f"{_brief(shown[-1])} instead of {_brief(wanted[-1])}"
     return [f"a page ({how}, {page.view.error}, {page.view.statuses}) shows {last}"]
 

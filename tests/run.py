@@ -55,16 +55,16 @@ CHECKS: Final = (
 )
 
 # The core runs apart, since to measure its coverage takes time.
-CORE: Final = "tests/protocol tests/sources tests/turns/test_plain_turns.py tests/turns/test_pump.py"
+CORE: Final = "tests/events tests/protocol tests/integrations tests/turns/test_plain_turns.py tests/turns/test_pump.py"
 WITHOUT_CORE: Final = " ".join(f"--ignore={path}" for path in CORE.split())
 POOLS: Final = (
-    Pool("core", 2, CORE, covers="src/usechat/protocol/*,src/usechat/sources/*"),
+    Pool("core", 2, CORE, covers="src/usechat/protocol/*,src/usechat/events/*"),
     Pool("library", 6, f"tests/stores/test_redis_away.py tests/server/test_promises_database.py tests {WITHOUT_CORE}"),
     Pool("clients", 2, "faults conformance"),
     # One worker, since each has a Chromium and builds pages of its own.
     Pool("browser", 1, "browser"),
 )
-QUICK: Final = (Pool("core", 2, "tests/protocol tests/sources tests/models tests/agents"),)
+QUICK: Final = (Pool("core", 2, "tests/events tests/protocol tests/integrations tests/models"),)
 
 
 class Failure(NamedTuple):

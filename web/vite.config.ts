@@ -7,7 +7,7 @@ export default defineConfig({
   // The page works below any path that it is served at.
   base: "./",
   plugins: [react()],
-  // The hook brings a release of `ai` of its own, and the kit is not below this folder.
+  // The hook brings a release of `ai` of its own, and what it uses of usechat is not below this folder.
   resolve: {
     dedupe: ["ai", "react"],
     // For browsers it decodes `&amp;` by means of innerHTML, which the page's policy forbids.

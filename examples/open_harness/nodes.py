@@ -1,7 +1,7 @@
-"""The nodes of a flow that needs no model: a researcher who thinks and looks things up, and a summarizer.
+"""The nodes of a flow without a model: a researcher who thinks and looks things up, and a summarizer.
 
 Ask about a library: asyncio, httpx or msgspec. Ask about anything else to see a tool that fails, and write "fail" to
-see a flow that does. The archive never answers in time, and the flow goes on without it.
+see a flow that fails. The archive never answers in time, and the flow continues without it.
 """
 
 import asyncio
@@ -9,9 +9,9 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from usechat.agents.chat import Chat
+from usechat.events import AgentEvent, Reasoning, ToolCall, ToolError, ToolResult
 from usechat.flows import NodeContext, NodeFunction, agent_node
-from usechat.sources.plain import PlainEvent, Reasoning, ToolCall, ToolError, ToolResult
+from usechat.turns.chat import Chat
 
 __all__ = ["nodes"]
 
@@ -22,7 +22,7 @@ _SHELF: Final = {
 }
 
 
-async def researcher(chat: Chat) -> AsyncIterator[PlainEvent]:
+async def researcher(chat: Chat) -> AsyncIterator[AgentEvent]:
     """Thinks, looks up each thing that is named, and reports."""
     yield Reasoning("Which things are named in the question? ")
     things = re.findall(r"[a-z]{3,}", chat.text.lower())
@@ -40,7 +40,7 @@ async def researcher(chat: Chat) -> AsyncIterator[PlainEvent]:
     yield " ".join(_SHELF.get(thing, f"Nobody knows {thing}.") for thing in known)
 
 
-async def summarizer(chat: Chat) -> AsyncIterator[PlainEvent]:
+async def summarizer(chat: Chat) -> AsyncIterator[AgentEvent]:
     """Says the first sentence, word by word."""
     yield "In short: "
     for word in re.split(r"(?<= )", chat.text.partition(".")[0] + "."):

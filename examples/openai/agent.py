@@ -72,4 +72,4 @@ async def run(call: ToolCall) -> ToolResult | ToolError:
     try:
         return ToolResult(call.id, await FUNCTIONS[call.name](**call.input))
     except (LookupError, OSError, TypeError, ValueError):
-        return ToolError(call.id, f"{call.name} cannot be called so.")
+        return ToolError(call.id, f"{call.name} cannot be called with these arguments.")

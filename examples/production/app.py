@@ -1,4 +1,4 @@
-"""What each worker serves: the agent, who may use it, and where everything is kept that the workers share."""
+"""What each worker serves: the agent, its users, and the Redis and the database that the workers share."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from usechat.server.auth import BearerTokens
 
 
 async def agent(chat: Chat):
-    """Count, so slowly that there is time to reload the page, to stop, and to kill a worker."""
+    """Count slowly: you have time to reload the page, to stop, and to kill a worker."""
     yield f"You said {chat.text!r}. I count: "
     for number in range(1, 201):
         yield f"{number} "

@@ -1,9 +1,9 @@
-"""The same without Docker: a Redis, two workers and an nginx on this computer, until Ctrl-C.
+"""The example without Docker: a Redis, two workers and an nginx on this computer, until Ctrl-C.
 
     python examples/production/run.py --port 8080
 
 It needs the programs redis-server and nginx, and usechat with its extras cli and redis. The chats are in an SQLite
-file; all files are deleted at the end.
+file. The script deletes all files at the end.
 """
 
 import argparse
@@ -31,10 +31,10 @@ ACL: Final = (
     "+zrangebyscore +zrem"
 )
 WORKERS: Final = ("worker-1", "worker-2")
-# What a worker may take: the app's grace of 20 seconds, and 8 for what still runs then.
+# Seconds for a worker to stop: 20 of grace, 8 for what still runs then, and 2 to spare.
 GRACE: Final = 30.0
 START: Final = 60.0
-# A program ends when the input of its shell does: because this one closed it, or because this one was killed.
+# A program ends when the input of its shell ends: this script closed it, or was killed.
 RUN: Final = '"$@" < /dev/null & echo $! > "$0.pid"; cat > /dev/null; kill $! 2> /dev/null; wait $!'
 NGINX: Final = """\
 daemon off;
@@ -50,7 +50,7 @@ http {
 
 
 class Programs:
-    """What runs in a folder, where each program has a file for its output and one with its process id."""
+    """Programs that run in a folder. Each has a file for its output and one for its process id."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -65,7 +65,7 @@ class Programs:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PATH": f"{os.environ['PATH']}{os.pathsep}/usr/sbin", **environ},
-                # Ctrl-C is for this program, which ends the others in their order.
+                # Ctrl-C is for this script, which stops the programs in order.
                 start_new_session=True,
             )
 
@@ -109,7 +109,7 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _start(programs: Programs, folder: Path, port: int) -> str:
-    """Start everything, and give what there is to know of it."""
+    """Start everything, and return the lines to print about it."""
     password, token = secrets.token_hex(16), secrets.token_hex(16)
     redis, workers = _free_port(), {name: _free_port() for name in WORKERS}
     programs.start(
@@ -133,12 +133,12 @@ def _start(programs: Programs, folder: Path, port: int) -> str:
     (folder / "chat.conf").write_text(_nginx(port, workers), "utf-8")
     programs.start("nginx", "nginx", "-p", str(folder), "-c", "nginx.conf")
     programs.wait_for("nginx", port, "/readyz")
-    told = [f"{name} is http://127.0.0.1:{number}, process {programs.pid(name)}" for name, number in workers.items()]
-    return "\n".join([f"The chat is at http://127.0.0.1:{port}/, for the token {token}", *told, "Ctrl-C stops all."])
+    lines = [f"{name} is http://127.0.0.1:{number}, process {programs.pid(name)}" for name, number in workers.items()]
+    return "\n".join([f"The chat is at http://127.0.0.1:{port}/, for the token {token}", *lines, "Ctrl-C stops all."])
 
 
 def _nginx(port: int, workers: dict[str, int]) -> str:
-    """The nginx.conf of this folder with the addresses that things have here."""
+    """The nginx.conf of this folder with the addresses on this computer."""
     config = (HERE / "nginx.conf").read_text("utf-8").replace("listen 80;", f"listen 127.0.0.1:{port};")
     for name, number in workers.items():
         config = config.replace(f"{name}:8000", f"127.0.0.1:{number}")
@@ -147,21 +147,21 @@ def _nginx(port: int, workers: dict[str, int]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run a Redis, two workers and an nginx on this computer.")
-    parser.add_argument("--port", type=int, default=8080, help="where nginx listens; 0 takes any that is free")
+    parser.add_argument("--port", type=int, default=8080, help="where nginx listens; 0 takes one that is free")
     port = parser.parse_args().port or _free_port()
     # Ctrl-C, and what a service manager sends.
     signal.signal(signal.SIGINT, _leave)
     signal.signal(signal.SIGTERM, _leave)
     with tempfile.TemporaryDirectory(prefix="usechat-") as name:
         folder = Path(name)
-        # The workers of root's nginx are nobody's, and write there what does not fit into memory.
+        # When root runs nginx, its workers run as nobody, and write there what does not fit into memory.
         folder.chmod(0o755)
         programs = Programs(folder)
         try:
             print(_start(programs, folder, port), flush=True)
             signal.pause()
         finally:
-            # The workers end their turns while there is still a Redis, and an nginx that passes the end on.
+            # The workers end their turns while Redis still runs, and nginx still passes their last frames on.
             programs.stop(*WORKERS)
             programs.stop("nginx", "redis")
 

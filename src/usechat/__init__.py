@@ -3,8 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from usechat.agents.chat import Approval, Chat, ToolAnswer
-from usechat.agents.deep_agent import DeepAgent
 from usechat.errors import (
     AgentError,
     LocalProtocolError,
@@ -14,112 +12,101 @@ from usechat.errors import (
     RequestError,
     UsechatError,
 )
-from usechat.extras import missing
-from usechat.models import to_anthropic, to_openai
-from usechat.protocol import ChatRequest, MessageReader, MessageWriter, UIMessage, decode_chunk, encode_chunk
-from usechat.protocol.chunks import (
-    Abort,
-    Chunk,
-    Custom,
+from usechat.events import (
+    AgentEvent,
+    ApprovalRequest,
     Data,
-    Error,
+    Document,
+    EndCalls,
+    EndPart,
     File,
     Finish,
-    FinishStep,
-    MessageMetadata,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningFile,
-    ReasoningStart,
-    ResetStep,
-    SourceDocument,
-    SourceUrl,
-    Start,
-    StartStep,
-    SteeringMessage,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolApprovalRequest,
-    ToolApprovalResponse,
-    ToolInputAvailable,
+    Handoff,
+    Pause,
+    Reasoning,
+    Source,
+    Step,
+    StructuredOutput,
+    SubAgent,
+    Text,
+    ToolCall,
+    ToolDenied,
+    ToolError,
     ToolInputDelta,
     ToolInputError,
     ToolInputStart,
-    ToolOutputAvailable,
-    ToolOutputDenied,
-    ToolOutputError,
+    ToolOutputDelta,
+    ToolProgress,
+    ToolResult,
+    Translator,
+    Usage,
 )
+from usechat.extras import missing
+from usechat.integrations.deepagent_sdk.agent import DeepAgent
+from usechat.models import to_anthropic, to_openai
+from usechat.protocol import ChatRequest, MessageReader, MessageWriter, UIMessage, decode_chunk, encode_chunk
+from usechat.protocol.chunks import Chunk
 from usechat.protocol.model_messages import to_model_messages
-from usechat.sources.plain import PlainEvent, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
+from usechat.turns.chat import Approval, Chat, ToolAnswer
 
 if TYPE_CHECKING:
+    from usechat.gateway.directory import SessionDirectory
+    from usechat.gateway.gateway import sessions_gateway
+    from usechat.gateway.settings import GatewaySettings
     from usechat.server.app import create_app
-    from usechat.server.chat_settings import ChatSettings
     from usechat.server.elements import elements_route
     from usechat.server.endpoint import ChatEndpoint
-    from usechat.server.sessions.directory import SessionDirectory
-    from usechat.server.sessions.gateway import sessions_gateway
-    from usechat.server.sessions.settings import GatewaySettings
+    from usechat.turns.settings import ChatSettings
 
     __version__: str
 
 __all__ = [
-    "Abort",
     "AgentError",
+    "AgentEvent",
     "Approval",
+    "ApprovalRequest",
     "Chat",
     "ChatEndpoint",
     "ChatRequest",
     "ChatSettings",
     "Chunk",
-    "Custom",
     "Data",
     "DeepAgent",
-    "Error",
+    "Document",
+    "EndCalls",
+    "EndPart",
     "File",
     "Finish",
-    "FinishStep",
     "GatewaySettings",
+    "Handoff",
     "LocalProtocolError",
     "MappingError",
-    "MessageMetadata",
     "MessageReader",
     "MessageWriter",
-    "PlainEvent",
+    "Pause",
     "ProtocolError",
     "Reasoning",
-    "ReasoningDelta",
-    "ReasoningEnd",
-    "ReasoningFile",
-    "ReasoningStart",
     "RemoteProtocolError",
     "RequestError",
-    "ResetStep",
     "SessionDirectory",
-    "SourceDocument",
-    "SourceUrl",
-    "Start",
-    "StartStep",
-    "SteeringMessage",
+    "Source",
+    "Step",
     "StructuredOutput",
-    "TextDelta",
-    "TextEnd",
-    "TextStart",
+    "SubAgent",
+    "Text",
     "ToolAnswer",
-    "ToolApprovalRequest",
-    "ToolApprovalResponse",
     "ToolCall",
+    "ToolDenied",
     "ToolError",
-    "ToolInputAvailable",
     "ToolInputDelta",
     "ToolInputError",
     "ToolInputStart",
-    "ToolOutputAvailable",
-    "ToolOutputDenied",
-    "ToolOutputError",
+    "ToolOutputDelta",
+    "ToolProgress",
     "ToolResult",
+    "Translator",
     "UIMessage",
+    "Usage",
     "UsechatError",
     "create_app",
     "decode_chunk",
@@ -135,10 +122,10 @@ __all__ = [
 _SERVER: Final = {
     "create_app": "usechat.server.app",
     "ChatEndpoint": "usechat.server.endpoint",
-    "ChatSettings": "usechat.server.chat_settings",
-    "GatewaySettings": "usechat.server.sessions.settings",
-    "SessionDirectory": "usechat.server.sessions.directory",
-    "sessions_gateway": "usechat.server.sessions.gateway",
+    "ChatSettings": "usechat.turns.settings",
+    "GatewaySettings": "usechat.gateway.settings",
+    "SessionDirectory": "usechat.gateway.directory",
+    "sessions_gateway": "usechat.gateway.gateway",
     "elements_route": "usechat.server.elements",
 }
 

@@ -1,4 +1,9 @@
-"""Deadlines of which there are many: they share one timer of the event loop, since each of those is large."""
+"""Deadlines that share one timer of the event loop: a worker has many of them, and a timer of asyncio is large.
+
+An alarm is set until it has called back or was cancelled; then its `callback` is None. A cancelled alarm stays in the
+heap until it is the first, or until 64 cancelled ones or more make up over half of the heap. The loop's timer is that
+of the first alarm in the heap. Everything here runs in the thread of the loop, and nothing is locked.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +13,6 @@ from weakref import WeakValueDictionary
 
 __all__ = ["Alarm", "alarm_at"]
 
-# So many that were cancelled are cleared away, once they are more than half of all.
 _MANY_CANCELLED: Final = 64
 
 
@@ -40,6 +44,7 @@ class _Alarms:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._heap: list[Alarm] = []
+        # How many alarms of the heap are cancelled.
         self._cancelled = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
@@ -65,23 +70,20 @@ class _Alarms:
         self._timer = None
         now = self._loop.time()
         while self._heap and self._heap[0].due <= now:
-            callback = self._heap[0].callback
-            if callback is not None:
-                # What one of them raises is not the others' affair.
-                self._loop.call_soon(callback)
-                self._heap[0].callback = None
-                self._cancelled += 1
-            self._pop()
+            alarm = heappop(self._heap)
+            if alarm.callback is None:
+                self._cancelled -= 1
+            else:
+                # Not called here: what one of them raises is not the others' affair.
+                self._loop.call_soon(alarm.callback)
+                alarm.callback = None
         self._schedule()
-
-    def _pop(self) -> None:
-        heappop(self._heap)
-        self._cancelled -= 1
 
     def _schedule(self) -> None:
         """Let the loop's timer be that of the next alarm, if there is one."""
         while self._heap and self._heap[0].callback is None:
-            self._pop()
+            heappop(self._heap)
+            self._cancelled -= 1
         if self._timer is not None:
             if self._heap and self._heap[0].due == self._timer_due:
                 return

@@ -3,8 +3,8 @@
 UsechatError
 ├── AgentError                 an agent's turn cannot go on; the text is for its user
 ├── DatabaseBusyError          the database is locked, away or too slow; the same call may succeed later
-├── DeepAgentError             a run of a DeepAgent failed (in usechat.agents.deep_agent)
-├── DirectoryError             a row that the session directory cannot take (in usechat.server.sessions.directory)
+├── DeepAgentError             a run of a DeepAgent failed (in usechat.integrations.deepagent_sdk.agent)
+├── DirectoryError             a row that the session directory cannot take (in usechat.gateway.directory)
 ├── ExpressionError            an expression of a flow is wrong or failed over its values (in usechat.flows.expressions)
 ├── FlowError                  a flow that cannot run, or a run that cannot go on
 │   └── RuntimeBusyError       the runtime is at work for another run
@@ -14,10 +14,10 @@ UsechatError
 │   └── RemoteProtocolError    the other side sent something that no client could read
 ├── RequestError               a request that cannot be served; `status` is the HTTP status to answer with
 │   └── StoreAwayError         the store of turns does not answer (in usechat.stores)
-├── ServeError                 `usechat serve` cannot serve (in usechat.cli.settings)
+├── ServeError                 a command cannot do its work (in usechat.cli.options)
 ├── TailChangedError           somebody else wrote to the chat since it was read; read it again
 ├── FencedError                a turn was taken over by another owner (in usechat.stores)
-├── SpentError                 an id that counts once was used before (in usechat.stores)
+├── IdUsedError                an id that counts once was used before (in usechat.stores)
 └── TurnRunningError           another turn has the chat (in usechat.stores)
 """
 

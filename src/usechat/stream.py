@@ -1,12 +1,18 @@
-"""Events of any source as one stream of chunks, for whoever has no server."""
+"""Events of any source as one stream of chunks, without a server.
+
+`map_events` runs the pump in a task of its own, which writes into `_Stream`. The stream is *full* while it holds chunks
+that the caller has not taken, and the pump asks for no event until then; `_changed` wakes the side that waits. It ends
+when the events have run out, when the mapper has ended the message, or with an error. A caller that closes the
+generator cancels the task, and the pump closes the events.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from typing import TypeVar
 
-from usechat.protocol.chunks import Chunk, TextDelta
+from usechat.events import Mapper
+from usechat.protocol.chunks import Chunk
 from usechat.protocol.writer import MessageWriter
-from usechat.sources import Mapper
 from usechat.turns.failures import ErrorText, explain
 from usechat.turns.output import Output
 from usechat.turns.pump import Unused, pump
@@ -42,24 +48,23 @@ async def map_events(
         await asyncio.wait([moving])
 
 
-class _Stream:
-    """A sink whose chunks are handed over event by event: the next event is asked for when they were taken."""
+class _Stream(Output):
+    """Its chunks are handed over event by event: the next event is asked for when they were taken."""
 
     def __init__(self, writer: MessageWriter, error_text: ErrorText | None) -> None:
+        super().__init__(writer)
         self._error_text = error_text
         self._chunks: list[Chunk] = []
         self._ended = False
         self._changed = asyncio.Event()
-        self._output = Output(writer, self)
 
     async def move(self, events: AsyncIterable[_Event], mapper: Mapper[_Event], unused: Unused) -> None:
-        writer = self._output.writer
         try:
-            self._output.say(writer.start)
+            self.write(self.writer.start)
             # An iterator that does not let the loop run must not keep the start from the reader.
-            await self.room()
-            await pump(aiter(events), mapper, self._output, unused=unused, threads=THREADS)
-            self._output.say(writer.finish)
+            await self.drain()
+            await pump(aiter(events), mapper, self, unused=unused, threads=THREADS)
+            self.write(self.writer.finish)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
@@ -84,7 +89,7 @@ class _Stream:
     def full(self) -> Callable[[], bool]:
         return lambda: bool(self._chunks)
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         while self._chunks:
             self._changed.clear()
             await self._changed.wait()
@@ -92,14 +97,11 @@ class _Stream:
     def take(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
             self._chunks.append(chunk)
-        self._output.closed = self._output.writer.state.phase in ("ended", "failed")
+        self.closed = self.writer.state.phase in ("ended", "failed")
         self._changed.set()
 
-    def take_texts(self, part: str, texts: Sequence[str]) -> None:
-        self.take(TextDelta(part, text) for text in texts)
-
     def fail(self, error: BaseException) -> None:
-        self._output.say(self._output.writer.fail, explain(error, self._error_text))
+        self.write(self.writer.fail, explain(error, self._error_text))
         # The events may go on for ever, and nobody wants them any more.
         self._ended = True
 

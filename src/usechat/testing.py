@@ -56,11 +56,11 @@ class Recording(Struct, frozen=True):
         try:
             # What stays as it came is not looked into by the decoder.
             content.decode()
-            told = msgspec.json.decode(head, type=_Head)
+            first = msgspec.json.decode(head, type=_Head)
             chunks = msgspec.json.Decoder(RecordedChunk).decode_lines(rest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise ValueError(_NO_RECORDING) from None
-        return cls(told.request, told.continues, chunks)
+        return cls(first.request, first.continues, chunks)
 
     @property
     def body(self) -> bytes:
@@ -92,11 +92,11 @@ def assert_legal(
     )
     found = [*([verdict.violation] if verdict.violation else []), *verdict.warnings]
     if found:
-        raise AssertionError("\n".join(map(_tell, found)))
+        raise AssertionError("\n".join(map(_sentence, found)))
     return verdict.message
 
 
-def _tell(violation: Violation) -> str:
+def _sentence(violation: Violation) -> str:
     return f"line {violation.line}: {violation.problem} ({violation.rule}) {violation.remedy}"
 
 

@@ -13,12 +13,12 @@ from usechat.demo import deep_agent, flow, generator, session
 BANNER = f"""\
 The usechat demo is at {{url}}
 
-  Python generator   {generator.ABOUT}
-  Open Harness flow  {flow.ABOUT}
-  Agent Ops session  {session.ABOUT}
-  Deep agent         {deep_agent.ABOUT}
+  Python generator   {generator.PAGE.about}
+  Open Harness flow  {flow.PAGE.about}
+  Agent Ops session  {session.PAGE.about}
+  Deep agent         {deep_agent.PAGE.about}
 
-Chats are kept in memory. Only this computer can connect. Ctrl-C ends it.
+Chats are kept in memory. Only this computer can connect. Ctrl-C stops it.
 
 """
 
@@ -57,5 +57,5 @@ def test_the_demo_is_for_this_computer_only(
     monkeypatch.setattr(sys, "argv", ["usechat", "demo", "--host", "0.0.0.0"])  # noqa: S104
     with pytest.raises(SystemExit) as caught:
         main()
-    sentence = "The demo is for this computer only, not for 0.0.0.0: whoever opens its page is signed in.\n"
+    sentence = "The demo is for this computer only, not for 0.0.0.0: it signs in all who open its page.\n"
     assert (caught.value.code, capsys.readouterr().err) == (2, sentence)

@@ -20,9 +20,7 @@ from support.hang import HANG_SECONDS
 from support.loopback import free_port
 from support.redis_server import RedisServer
 from usechat.cli import main
-from usechat.cli.redis_address import Address
-from usechat.cli.redis_checks import Finding, examine
-from usechat.cli.redis_permissions import COMMANDS, Missing, find_missing
+from usechat.cli.redis_checks import COMMANDS, Address, Finding, Missing, examine, find_missing
 
 Levels = Callable[[str], dict[str, str]]
 Run = Callable[..., tuple[Any, str, str]]
@@ -103,7 +101,7 @@ def test_a_redis_that_is_fit_is_found_fit(admin: Any, plain: int, doctor: Run) -
     code, out, err = doctor("--store", f"redis://127.0.0.1:{plain}/0")
     assert (code, err) == (0, "")
     assert re.sub(r"[\d.]+ (ms|s|GiB)\b", r"… \1", out).splitlines() == [
-        f"ok       connection   The Redis at 127.0.0.1:{plain} answers.",
+        f"ok       connection   The Redis at 127.0.0.1:{plain} replies.",
         "ok       tls          The connection stays on this computer.",
         f"ok       version      redis {admin.info()['redis_version']}.",
         "ok       role         This is a primary (standalone).",
@@ -127,8 +125,8 @@ def test_what_is_found_is_also_there_as_json(plain: int, doctor: Run, admin: Any
         {
             "check": "eviction",
             "level": "problem",
-            "text": "allkeys-lru: a full Redis deletes turns that run, and the claims that keep a chat to one turn.",
-            "remedy": "Set maxmemory-policy noeviction; a Redis that is a cache as well is none for turns.",
+            "text": "allkeys-lru: a full Redis deletes running turns, and the claims that keep a chat to one turn.",
+            "remedy": "Set maxmemory-policy noeviction. Do not keep turns in a Redis that is also a cache.",
         }
     ]
 
@@ -289,8 +287,8 @@ def test_a_redis_that_does_not_answer_is_waited_for_with_a_bound() -> None:
             Finding(
                 "connection",
                 "problem",
-                f"The Redis at 127.0.0.1:{port} did not answer within 0.05 seconds.",
-                "Look whether a firewall is in between.",
+                f"The Redis at 127.0.0.1:{port} did not reply within 0.05 seconds.",
+                "Check for a firewall in between.",
             )
         ]
 
@@ -298,7 +296,7 @@ def test_a_redis_that_does_not_answer_is_waited_for_with_a_bound() -> None:
 def test_what_is_no_redis_is_told() -> None:
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         [finding] = examine(f"redis://127.0.0.1:{port}")
-    assert (finding.level, finding.text) == ("problem", f"What answers is no Redis: 127.0.0.1:{port}.")
+    assert (finding.level, finding.text) == ("problem", f"What replies at 127.0.0.1:{port} is not a Redis.")
 
 
 def test_a_redis_that_does_not_know_the_first_command_is_too_old() -> None:
@@ -375,11 +373,11 @@ def test_tls_is_checked_as_the_store_checks_it(levels: Levels, doctor: Run, tmp_
         line = f"problem  connection  The Redis at localhost:{secured} has no certificate that is trusted here."
         assert (code, out.splitlines()[0]) == (1, line)
         [finding] = examine(f"rediss://localhost:{secured}/0?ssl_ca_certs={tmp_path}/none.crt")
-        text = "A file that the URL names is not there."
+        text = "A file that the URL names does not exist."
         assert (finding.level, finding.text) == ("problem", text)
     with fit_server(**{"tls-port": str(secured), "tls-auth-clients": "yes"}, **files):
         [finding] = examine(f"rediss://localhost:{secured}/0?ssl_ca_certs={certificate}")
-        text = f"The Redis at localhost:{secured} broke off, as one does that wants a certificate of its clients."
+        text = f"The Redis at localhost:{secured} closed the connection, as it does without a client certificate."
         assert (finding.level, finding.text) == ("problem", text)
         of_client = f"ssl_certfile={certificate}&ssl_keyfile={key}"
         assert levels(f"rediss://localhost:{secured}/0?ssl_ca_certs={certificate}&{of_client}") == FIT

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,8 +29,8 @@ DIRECTORY = "sqlite:///sessions.db"
 REQUIRED = ("--upstream", "ws://localhost:8787", "--directory", DIRECTORY)
 JWTS = ("--audience", "chat", "--issuer", "https://id.example")
 NOTHING_ELSE = "The address of the upstream may have a host, a port and a path, and nothing else."
-EMPTY = "The token of --upstream-token, or of USECHAT_UPSTREAM_TOKEN, is empty: the upstream would get each user's own."
-BIND = "(while attempting to bind on address ('192.0.2.1', 8000))"
+EMPTY = "The token of --upstream-token or USECHAT_UPSTREAM_TOKEN is empty: the upstream would get each user's own."
+BIND = "(while attempting to bind on address ('192.0.2.1', {}))"
 ON = {"ENABLE_AI_SDK_ADAPTER": "true"}
 
 
@@ -44,8 +44,11 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def usechat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """The command as it is typed, in this process and in a folder of its own, up to where it ends."""
+def usechat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Run]:
+    """The command as it is typed, in this process and in a folder of its own, up to where it ends.
+
+    A command that serves ends at a port that is in use.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -59,7 +62,9 @@ def usechat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         out, err = capsys.readouterr()
         return Ended(caught.value.code, out, err)
 
-    return run
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("USECHAT_PORT", str(taken.getsockname()[1]))
+        yield run
 
 
 @pytest.fixture
@@ -124,7 +129,7 @@ def test_the_quick_start_of_the_guide_works_word_by_word(usechat: Run, tmp_path:
         banner = end(process)
         assert token not in banner + process.errors()
     assert "-d '{" in banner
-    assert "Who may use which session is in sessions.db: usechat sessions.\n" in banner
+    assert "sessions.db says who may use which session: usechat sessions.\n" in banner
     assert "--cors" in banner
     assert "is off" not in banner
 
@@ -135,7 +140,7 @@ def test_without_the_switch_all_is_404_and_the_banner_says_so(token: str, tmp_pa
         headers = {"authorization": f"Bearer {token}"}
         answer = httpx.post(f"{url}/s1/chat", json=message("Hello"), headers=headers, timeout=HANG_SECONDS)
         assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
-        assert "The gateway is off and answers 404 to all: ENABLE_AI_SDK_ADAPTER=true switches it on.\n" in end(process)
+        assert "The gateway is off and answers 404: ENABLE_AI_SDK_ADAPTER=true switches it on.\n" in end(process)
 
 
 class _Caller:
@@ -252,10 +257,10 @@ async def until_line(lines: AsyncIterator[str], wanted: str) -> None:
             ["--directory", "sqlite://sessions.db"],
             "The file of SQLite comes after three slashes, as in sqlite:///name.db.",
         ),
-        (["--directory", "sqlite:///none.db"], "There is no file none.db: usechat sessions init makes it."),
+        (["--directory", "sqlite:///none.db"], "There is no file none.db. usechat sessions init creates it."),
         (
             ["--directory", "sqlite://"],
-            "A directory in memory is gone when the command ends: name a file, as sqlite:///sessions.db.",
+            "A directory in memory is gone when the command ends. Name a file, such as sqlite:///sessions.db.",
         ),
         (
             ["--directory", "mysql://x"],
@@ -268,8 +273,8 @@ async def until_line(lines: AsyncIterator[str], wanted: str) -> None:
             ["--cors", "localhost"],
             "'localhost' is not an origin such as https://chat.example or http://localhost:3000.",
         ),
-        (["--jwks", "jwks.json"], "--jwks, --audience and --issuer are given together or not at all."),
-        (["--audience", "chat"], "--jwks, --audience and --issuer are given together or not at all."),
+        (["--jwks", "jwks.json"], "Give --jwks, --audience and --issuer together, or none of them."),
+        (["--audience", "chat"], "Give --jwks, --audience and --issuer together, or none of them."),
         ([*JWTS, "--jwks", "none.json"], "none.json cannot be read: No such file or directory."),
         ([*JWTS, "--jwks", "sessions.db"], "sessions.db: This is not a JSON Web Key Set."),
         (["--host", "192.0.2.1"], "The server cannot listen at 192.0.2.1: Cannot assign requested address {1}."),
@@ -282,7 +287,7 @@ def test_what_cannot_be_served_gives_one_sentence_and_exit_2(
     write_keys(tmp_path)
     code, out, err = usechat("gateway", *REQUIRED, *arguments)
     assert (code, out) == (2, "")
-    assert err == f"{sentence.format('ws://localhost:8787', BIND)}\n"
+    assert err == f"{sentence.format('ws://localhost:8787', BIND.format(os.environ['USECHAT_PORT']))}\n"
 
 
 def test_a_token_that_is_empty_in_the_environment_is_refused(usechat: Run) -> None:
@@ -301,7 +306,7 @@ def test_a_port_that_is_taken_is_told(usechat: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = usechat("gateway", *REQUIRED, "--port", str(port))
-    sentence = f"The port {port} of 127.0.0.1 is taken. Choose another with --port or USECHAT_PORT.\n"
+    sentence = f"Port {port} of 127.0.0.1 is in use. Choose another with --port or USECHAT_PORT.\n"
     assert refused == (2, "", sentence)
 
 
@@ -335,7 +340,7 @@ def test_each_option_is_in_the_guide_and_can_be_set_in_the_environment() -> None
 
 def test_without_the_servers_packages_it_says_what_to_install(usechat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for module in ("launch_gateway", "listening"):
+    for module in ("databases", "listening"):
         monkeypatch.delitem(sys.modules, f"usechat.cli.{module}", raising=False)
     sentence = "usechat gateway needs uvicorn. Install it with: pip install 'usechat[server]'\n"
     assert usechat("gateway", *REQUIRED) == (2, "", sentence)

@@ -18,10 +18,10 @@ from websockets.asyncio.client import connect
 
 from support.hang import HANG_SECONDS
 from support.loopback import message
-from usechat.agents.chat import Chat
 from usechat.cli.listening import Server
 from usechat.server.app import create_app
-from usechat.server.stream_limits import StreamLimits
+from usechat.server.responses import StreamLimits
+from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio
 

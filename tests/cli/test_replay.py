@@ -58,7 +58,7 @@ def test_a_port_that_is_taken_is_told_before_anything_else(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = CliRunner().invoke(app, ["replay", str(file), "--port", str(port)])
-    sentence = f"The port {port} of 127.0.0.1 is taken. Choose another with --port or USECHAT_PORT.\n"
+    sentence = f"Port {port} of 127.0.0.1 is in use. Choose another with --port or USECHAT_PORT.\n"
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence)
 
 

@@ -35,7 +35,7 @@ from support.loopback import (
 )
 from usechat.cli import main
 from usechat.cli.listening import configure, listen
-from usechat.cli.settings import ServeSettings
+from usechat.cli.options import ListenSettings
 
 HELLO = Path(__file__).parents[2] / "examples" / "hello"
 
@@ -116,7 +116,7 @@ Refuse = Callable[..., Refused]
 
 @pytest.fixture
 def refuse(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Generator[Refuse]:
-    """Runs the command in this process, up to where it gives up."""
+    """Runs the command in this process, up to where it gives up: at the latest at a port that is in use."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("COLUMNS", "200")
@@ -131,7 +131,9 @@ def refuse(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         out, err = capsys.readouterr()
         return Refused(caught.value.code, out, err)
 
-    yield run
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("USECHAT_PORT", str(taken.getsockname()[1]))
+        yield run
     sys.modules.pop("agents", None)
 
 
@@ -150,7 +152,7 @@ async def test_a_small_frame_does_not_wait_for_the_one_before_to_be_acknowledged
         accepted.set_result([connection.getsockopt(socket.IPPROTO_TCP, option) for option in options])
         writer.close()
 
-    listener = listen(ServeSettings(target="agents:agent", port=0))
+    listener = listen(ListenSettings(port=0))
     async with await asyncio.start_server(look, sock=listener):
         _, writer = await asyncio.open_connection(*listener.getsockname())
         no_delay, unsent = await asyncio.wait_for(accepted, HANG_SECONDS)
@@ -269,7 +271,7 @@ async def app(scope, receive, send):
 """
 
 
-@pytest.mark.parametrize("flags", [[], ["--reload"]])
+@pytest.mark.parametrize("flags", [[], ["--reload"], ["--workers", "2"]])
 def test_an_app_knows_the_prefix_that_a_proxy_takes_off(folder: Path, flags: list[str]) -> None:
     (folder / "rooted.py").write_text(ROOTED, encoding="utf-8")
     with serve(folder, "rooted:app", "--root-path", "/agent", *flags) as (_, url):
@@ -356,8 +358,8 @@ def test_an_app_of_ones_own_is_served_as_it_is_at_any_address(folder: Path) -> N
         (["nowhere:agent"], "There is no module nowhere in this directory or among the installed packages."),
         (["agents.py:agent"], "There is no module agents.py in this directory or among the installed packages."),
         (["agents:nobody"], "The module agents has no nobody."),
-        (["agents"], "'agents' is not of the form module:agent."),
-        (["./agents.py:agent"], "'./agents.py:agent' is not of the form module:agent."),
+        (["agents"], "'agents' does not have the form module:agent."),
+        (["./agents.py:agent"], "'./agents.py:agent' does not have the form module:agent."),
         (["agents:NUMBER"], "agents:NUMBER is neither an agent, which takes the chat, nor an ASGI app."),
         (["agents:Agent"], "agents:Agent is neither an agent, which takes the chat, nor an ASGI app."),
         (["agents:asyncio"], "agents:asyncio is neither an agent, which takes the chat, nor an ASGI app."),
@@ -438,7 +440,7 @@ def test_a_port_that_is_taken_is_told(refuse: Refuse) -> None:
         assert refuse("agents:agent", "--port", str(port)) == (
             2,
             "",
-            f"The port {port} of 127.0.0.1 is taken. Choose another with --port or USECHAT_PORT.\n",
+            f"Port {port} of 127.0.0.1 is in use. Choose another with --port or USECHAT_PORT.\n",
         )
 
 

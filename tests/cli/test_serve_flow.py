@@ -1,6 +1,7 @@
 """`usechat serve flow.yaml --nodes module`."""
 
 import signal
+import socket
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -44,7 +45,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["serve", *arguments])
+    # What is not refused ends at the port.
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = CliRunner().invoke(app, ["serve", *arguments, "--port", str(taken.getsockname()[1])])
     assert (result.exit_code, result.stdout) == (2, "")
     return result.stderr
 
@@ -194,7 +197,10 @@ def test_paused_chats_of_one_id_go_on_for_their_users_after_the_server_was_kille
         (["flow.yaml", "--nodes", "flow_nodes:others"], "flow.yaml:4: There is no node type 'talk'."),
         (["flow.yaml", "--nodes", "nothing"], "There is no module nothing in this directory"),
         (["flow.yaml", "--nodes", "flow_nodes:none"], "The module flow_nodes has no none."),
-        (["flow.yaml", "--nodes", "flow_nodes:number"], "flow_nodes:number is no mapping of node types to functions."),
+        (
+            ["flow.yaml", "--nodes", "flow_nodes:number"],
+            "flow_nodes:number is not a mapping of node types to functions.",
+        ),
         (["nothing.yaml"], "nothing.yaml cannot be read: No such file or directory."),
         (["flow_nodes:talk", "--nodes", "flow_nodes"], "--nodes is for flows"),
         (["flow_nodes:talk", "--runs", "sqlite://"], "--runs is for flows"),

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from support.postgres import Postgres
 from usechat.cli import main
 from usechat.database import Database
-from usechat.server.sessions.directory import SessionDirectory
+from usechat.gateway.directory import SessionDirectory
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/sessions.md"
 
@@ -126,10 +126,10 @@ def contents() -> list[list[tuple[Any, ...]]]:
 
 
 NO_ID = "The id of a {} must have 1 to 512 characters and no control characters, and not be . or .. alone."
-NO_TIME = "{!r} is no time: write a number and s, m, h or d, such as 90s, 15m, 12h or 7d."
+NO_TIME = "{!r} is not a duration. Write a number and s, m, h or d, such as 90s, 15m, 12h or 7d."
 NO_TIMES = ("", "7", "d", "0d", "-1d", "1.5h", "7D", "7 d", "1w", "1d2h", "٣d", "1000000000d", "7d\n")
 MISTAKES = {
-    ("change", "s1"): "There is nothing to change: give --visibility or --adapter.",
+    ("change", "s1"): "There is nothing to change. Give --visibility or --adapter.",
     ("change", "none", "--adapter", "off"): "There is no session 'none'.",
     ("add-user", "ada"): "There is a user 'ada' already.",
     ("add-user", ""): NO_ID.format("user"),
@@ -178,9 +178,9 @@ def test_a_token_expires_when_it_should(ready: Run) -> None:
         assert seconds <= when - before <= seconds + took
 
 
-NO_FILE = "There is no file {}: usechat sessions init makes it."
+NO_FILE = "There is no file {}. usechat sessions init creates it."
 UNUSABLE = "The directory in {} cannot be used: {}."
-IN_MEMORY = "A directory in memory is gone when the command ends: name a file, as sqlite:///sessions.db."
+IN_MEMORY = "A directory in memory is gone when the command ends. Name a file, such as sqlite:///sessions.db."
 URLS = "The database URL must be one of SQLite or PostgreSQL, such as sqlite:///name.db or postgresql://host/name."
 SLASHES = "The file of SQLite comes after three slashes, as in sqlite:///name.db."
 NOT_THERE = {
@@ -240,7 +240,7 @@ def test_the_first_commands_of_the_guide_work_word_by_word(usechat: Run, monkeyp
 
 def test_without_the_servers_packages_it_says_what_to_install(usechat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    monkeypatch.delitem(sys.modules, "usechat.cli.directory", raising=False)
+    monkeypatch.delitem(sys.modules, "usechat.cli.databases", raising=False)
     assert usechat("sessions", "init", "--directory", "sqlite:///sessions.db") == (
         2,
         "",

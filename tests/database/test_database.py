@@ -223,7 +223,7 @@ async def test_a_server_that_cut_the_connections_is_connected_to_again(postgres:
 async def test_a_transaction_that_nobody_goes_on_with_is_ended_by_the_server_and_done_again_by_whoever_wakes(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("usechat.database.postgres._IDLE", 0.2)
+    monkeypatch.setattr("usechat.database.postgres._IDLE_MILLISECONDS", 200)
     url = postgres.create()
     sleeper, other = Database(url), Database(url)
     await add(sleeper, "name")

@@ -34,11 +34,7 @@ def look_up(name: str) -> object:
     raise LookupError(name)
 
 
-def test_each_way_is_about_eight_hops_long() -> None:
-    assert tuple(ways()) == WAYS
-    assert {name: len(hops) for name, hops in ways().items() if not 6 <= len(hops) <= 10} == {}
-
-
 def test_every_hop_is_a_function_that_exists() -> None:
+    assert tuple(ways()) == WAYS
     hops = {hop for way in ways().values() for hop in way}
     assert {hop for hop in hops if not callable(look_up(hop))} == set()

@@ -17,7 +17,7 @@ import yaml
 from support.certificates import write_certificate
 from support.loopback import STEP, ask, parts, serving, text_part
 from support.redis_server import SECRET, RedisServer
-from usechat.cli.redis_permissions import COMMANDS
+from usechat.cli.redis_checks import COMMANDS
 
 ROOT: Final = Path(__file__).parents[2]
 EXAMPLE: Final = ROOT / "examples" / "production"

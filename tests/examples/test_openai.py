@@ -52,7 +52,7 @@ def test_the_example_streams_calls_tools_in_parallel_and_remembers(tmp_path: Pat
 
     time = first[2]["output"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d\+00:00", time)
-    wrong = "local_time cannot be called so."
+    wrong = "local_time cannot be called with these arguments."
     call = {"type": "tool-local_time", "toolCallId": "call_a", "state": "output-available", "input": {"zone": "UTC"}}
     failed = {**call, "toolCallId": "call_b", "state": "output-error", "input": {"zone": "Nowhere"}, "errorText": wrong}
     assert first == [

@@ -13,10 +13,10 @@ from websockets.http11 import Request, Response
 from flows.play import flow, node
 from support.hang import HANG_SECONDS
 from support.loopback import free_port
-from usechat.agents.chat import Chat
 from usechat.flows import Event, FlowRuntime, NodeContext, NodeFunction, RunSnapshot
 from usechat.flows.remote import RemoteRuntime
 from usechat.flows.serving import serve_runtime
+from usechat.turns.chat import Chat
 
 __all__ = [
     "ABORTED",

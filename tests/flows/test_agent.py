@@ -7,11 +7,11 @@ import pytest
 
 from flows.play import Play, edge, flow, node
 from support.hang import HANG_SECONDS
-from usechat import Chat, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
+from usechat import Chat, Reasoning, StructuredOutput, ToolCall, ToolError, ToolProgress, ToolResult
+from usechat.events import AgentEvent
 from usechat.flows import FlowRuntime, agent_node
 from usechat.protocol.chunks import Error, File, MessageMetadata
 from usechat.protocol.writer import MessageWriter
-from usechat.sources.plain import PlainEvent, PlainMapper
 from usechat.transports.open_harness import OpenHarnessChatTransport
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ def told(play: Play, kind: str) -> list[dict[str, Any]]:
 
 
 async def test_the_output_is_all_text_with_what_it_took():
-    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(chat: Chat) -> AsyncGenerator[AgentEvent]:
         yield "Let me look."
         yield ToolCall("c", "look", {})
         yield ToolResult("c", None)
@@ -54,7 +54,7 @@ async def test_the_output_is_all_text_with_what_it_took():
 
 
 async def test_the_output_is_the_last_block_of_text_if_it_was_asked_for():
-    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(_chat: Chat) -> AsyncGenerator[AgentEvent]:
         yield "Let me look."
         yield ToolCall("c", "look", {})
         yield ToolResult("c", None)
@@ -68,7 +68,7 @@ async def test_the_output_is_the_last_block_of_text_if_it_was_asked_for():
 
 
 async def test_sources_files_and_data_are_told_and_handed_on():
-    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(chat: Chat) -> AsyncGenerator[AgentEvent]:
         yield "See "
         chat.write.source_url("https://a.example", title="A", source_id="s1")
         chat.write.source_document("B", "text/plain", source_id="s2")
@@ -102,7 +102,7 @@ async def test_sources_files_and_data_are_told_and_handed_on():
 
 @pytest.mark.parametrize("passed", [True, False])
 async def test_a_flow_branches_on_the_structured_output_of_an_agent(passed: bool):
-    async def reviewer(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def reviewer(_chat: Chat) -> AsyncGenerator[AgentEvent]:
         yield "Let me see."
         yield StructuredOutput({"passed": not passed})
         yield StructuredOutput({"passed": passed, "notes": ["short"]})
@@ -181,7 +181,7 @@ async def test_an_input_that_asks_nothing_fails_the_node(value: dict[str, Any], 
     assert play.lines()[1:] == ["node:start a", f"node:error a {problem}", "flow:complete failed"]
 
 
-def sync_agent(chat: Chat) -> Generator[PlainEvent]:
+def sync_agent(chat: Chat) -> Generator[AgentEvent]:
     chat.write.text("from a ")
     yield "thread"
 
@@ -217,11 +217,11 @@ async def later_agent(chat: Chat) -> Stream:
 class Driver:
     """An agent of the registry: a driver and a mapper."""
 
-    def events(self, chat: Chat) -> Stream:
+    def run(self, chat: Chat) -> Stream:
         return Stream(chat)
 
-    def mapper(self, writer: MessageWriter) -> PlainMapper:
-        return PlainMapper(writer)
+    def translator(self, _: Chat) -> None:
+        pass
 
 
 @pytest.mark.parametrize("agent", [sync_agent, write_agent, iterable_agent, later_agent, Driver()])
@@ -248,7 +248,7 @@ async def test_an_agent_may_return_its_text(kind: str):
 
 @pytest.mark.parametrize("many", [False, True])
 async def test_a_flow_is_an_agent_of_another_flow(many: bool):
-    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(chat: Chat) -> AsyncGenerator[AgentEvent]:
         yield f"You said {chat.text}."
         yield File("data:,x", "text/plain")
 
@@ -286,9 +286,9 @@ async def test_something_that_is_no_agent_is_refused_before_it_runs():
 
 
 async def test_a_tool_that_fails_is_told_with_its_error_and_the_agent_goes_on():
-    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(_chat: Chat) -> AsyncGenerator[AgentEvent]:
         yield ToolCall("c", "read", {"path": "x"})
-        yield ToolResult("c", "half", preliminary=True)
+        yield ToolProgress("c", "half")
         yield ToolError("c", "EACCES")
         yield "I could not."
 
@@ -313,7 +313,7 @@ async def test_a_call_that_never_became_one_and_a_call_that_was_denied_are_told_
 
 
 async def test_a_call_without_a_result_has_failed_at_the_end():
-    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(_chat: Chat) -> AsyncGenerator[AgentEvent]:
         yield ToolCall("c", "ask_browser", {"q": 1})
 
     play = await play_agent(agent)
@@ -329,7 +329,7 @@ async def test_a_call_without_a_result_has_failed_at_the_end():
 
 
 async def test_an_error_chunk_fails_the_node():
-    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(_chat: Chat) -> AsyncGenerator[AgentEvent]:
         yield "So "
         yield Error("rate limit")
 
@@ -341,7 +341,7 @@ async def test_what_is_sent_while_the_agent_answers_is_answered_after_it():
     asked: list[list[str]] = []
     sent = asyncio.Event()
 
-    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(chat: Chat) -> AsyncGenerator[AgentEvent]:
         asked.append([message.text for message in chat.messages])
         yield f"To {chat.text}"
         await sent.wait()
@@ -363,7 +363,7 @@ async def test_what_is_sent_while_the_agent_answers_is_answered_after_it():
 async def test_an_agent_that_is_resumed_without_a_message_answers_its_prompt_again():
     asked: list[str] = []
 
-    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(chat: Chat) -> AsyncGenerator[AgentEvent]:
         asked.append(chat.text)
         yield "So"
         if len(asked) == 1:
@@ -379,7 +379,7 @@ async def test_an_agent_that_is_resumed_without_a_message_answers_its_prompt_aga
 async def test_the_chat_says_that_it_is_stopping_and_the_agent_is_closed():
     seen: list[Any] = []
 
-    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(chat: Chat) -> AsyncGenerator[AgentEvent]:
         try:
             yield "So"
             await asyncio.Event().wait()
@@ -393,7 +393,7 @@ async def test_the_chat_says_that_it_is_stopping_and_the_agent_is_closed():
 
 
 async def test_an_agent_that_waits_for_nothing_still_hears_an_abort():
-    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(_chat: Chat) -> AsyncGenerator[AgentEvent]:
         while True:
             yield "."
 
@@ -405,7 +405,7 @@ async def test_an_agent_that_waits_for_nothing_still_hears_an_abort():
 
 
 async def test_an_agent_that_takes_too_long_fails_without_an_end_of_its_own():
-    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(_chat: Chat) -> AsyncGenerator[AgentEvent]:
         yield "So"
         await asyncio.Event().wait()
 
@@ -439,7 +439,7 @@ async def test_an_agent_of_another_source_is_run_with_its_mapper():
 
 
 async def test_metadata_that_is_no_usage_counts_nothing():
-    async def agent(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(_chat: Chat) -> AsyncGenerator[AgentEvent]:
         yield MessageMetadata({"usage": {"inputTokens": "many"}})
         yield Reasoning("Hm")
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from flows.play import Play, edge, flow, node
-from usechat.agents.chat import Chat
 from usechat.flows import (
     Edge,
     Flow,
@@ -22,6 +21,7 @@ from usechat.flows import (
     load_flow,
     parse_flow,
 )
+from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio
 
@@ -308,6 +308,12 @@ def test_what_may_be_a_mistake_is_logged_and_the_flow_is_read(
 
 def test_a_good_flow_is_read_without_a_word(caplog: pytest.LogCaptureFixture):
     parse_flow(GOOD)
+    assert caplog.messages == []
+
+
+def test_the_values_of_inputs_and_states_are_the_authors_own(caplog: pytest.LogCaptureFixture):
+    own = {"when": {"not a condition": 1}, "policy": {"x": [{"when": {"y": 2}}]}}
+    Play(flow([node("a", value=own, ui=own)], state={"initial": own}))
     assert caplog.messages == []
 
 

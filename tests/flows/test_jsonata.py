@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from usechat.flows.expression_worker import evaluate
-from usechat.flows.expressions import Expression, Scope
-from usechat.flows.parsing import parse
+from usechat.flows.expressions import Expression, Scope, parse
 
 GOLDEN: Final[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "golden/jsonata.json").read_text("utf-8"))
 NAMES: Final[dict[str, Any]] = GOLDEN["names"]

@@ -8,13 +8,13 @@ import pytest
 
 from flows.play import Play, edge, flow, node
 from usechat import Chat, Reasoning, ToolCall, ToolResult
+from usechat.events import AgentEvent
 from usechat.flows import MemoryRunStore, NodeContext, agent_node
-from usechat.sources.plain import PlainEvent
 
 pytestmark = pytest.mark.anyio
 
 
-async def talk(chat: Chat) -> AsyncGenerator[PlainEvent]:
+async def talk(chat: Chat) -> AsyncGenerator[AgentEvent]:
     yield Reasoning("Hm")
     yield Reasoning(".")
     yield "Let me "
@@ -25,12 +25,12 @@ async def talk(chat: Chat) -> AsyncGenerator[PlainEvent]:
     yield f"{chat.text}!"
 
 
-async def fail(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+async def fail(_chat: Chat) -> AsyncGenerator[AgentEvent]:
     yield "I will "
     raise OSError("no network")
 
 
-async def hang(_chat: Chat) -> AsyncGenerator[PlainEvent]:
+async def hang(_chat: Chat) -> AsyncGenerator[AgentEvent]:
     yield "Once "
     yield "upon"
     await asyncio.Event().wait()
@@ -134,7 +134,7 @@ async def test_stop_is_an_abort():
 async def test_resume():
     asked: list[list[str]] = []
 
-    async def once(chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def once(chat: Chat) -> AsyncGenerator[AgentEvent]:
         asked.append([message.text for message in chat.messages])
         yield "Once "
         if len(asked) == 1:
@@ -171,7 +171,7 @@ async def test_resume():
 async def test_retry_starts_the_same_run_again():
     tries: list[int] = []
 
-    async def second(chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def second(chat: Chat) -> AsyncGenerator[AgentEvent]:
         tries.append(1)
         yield f"try {len(tries)}"
         if len(tries) == 1:
@@ -278,7 +278,7 @@ async def test_what_only_the_runtime_tells_is_not_told_by_a_node(caplog: pytest.
         *["flow:start", "node:start", "flowers", 7, "node:complete"],
         *["edge:fire", "node:start", "node:complete", "flow:complete"],
     ]
-    told = [f"Only the runtime tells of {kind!r}; a node did." for kind in [*own, "command:received"]]
+    told = [f"Only the runtime emits {kind!r}; a node did." for kind in [*own, "command:received"]]
     assert (list(play.runtime.unused.counts), play.runtime.unused.counts.total()) == (told, 9)
     assert [record.message for record in caplog.records] == told
 

@@ -25,14 +25,14 @@ from flows.elsewhere import (
 )
 from support.hang import HANG_SECONDS
 from support.loopback import free_port
-from usechat.agents.chat import Chat
-from usechat.agents.open_harness import OpenHarnessAgent
 from usechat.flows import NodeContext, agent_node
 from usechat.flows.remote import RemoteRuntime
+from usechat.integrations.open_harness.agent import OpenHarnessAgent
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, TextDelta
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import decode_request
 from usechat.transports.agent import AgentTransport
+from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio
 

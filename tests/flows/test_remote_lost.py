@@ -21,8 +21,7 @@ from flows.elsewhere import (
 from support.loopback import free_port
 from support.session_clients import no_more_tasks
 from usechat.flows import Event, FlowError
-from usechat.flows.reconnecting import pauses
-from usechat.flows.remote import RemoteRuntime
+from usechat.flows.remote import RemoteRuntime, pauses
 
 pytestmark = pytest.mark.anyio
 

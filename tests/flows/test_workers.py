@@ -60,7 +60,7 @@ async def test_a_worker_is_kept_for_the_next_expression_and_replaced_if_somebody
 
 
 async def test_no_more_workers_than_there_may_be_are_started():
-    workers = Workers(most=2)
+    workers = Workers(size=2)
     try:
         answers = await asyncio.gather(*[workers.ask(request(f"{number} + 1")) for number in range(9)])
         assert answers == [{"value": number + 1} for number in range(9)]
@@ -70,7 +70,7 @@ async def test_no_more_workers_than_there_may_be_are_started():
 
 
 async def test_an_expression_that_waits_too_long_for_its_turn_is_given_up():
-    workers = Workers(most=1, longest=0.3)
+    workers = Workers(size=1, timeout=0.3)
     busy = [
         asyncio.create_task(workers.ask(request("$match('xxxxxxxxxxxxxxxxxxxxxxxxxxxx!', /(x+)+$/)"))) for _ in "ab"
     ]

@@ -11,8 +11,8 @@ import pytest
 
 from support.gateways import Gateway, serving_gateway, statements
 from support.loopback import message, parts, text_part
+from usechat.gateway.access import Endpoint, Kind, Visibility
 from usechat.server.auth import bearer_token
-from usechat.server.sessions.access import Endpoint, Kind, Visibility
 
 pytestmark = pytest.mark.anyio
 

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-import usechat.agents.agent_ops as driver
+import usechat.integrations.agent_ops.agent as driver
 from support.gateways import SETTINGS, Gateway, serving_gateway, until_chunk
 from support.loopback import message
 from support.soak import draws
-from usechat.agents.agent_ops_socket import SocketLimits
+from usechat.integrations.agent_ops.options import SocketLimits
 from usechat.protocol.verdict import judge, recorded_events
 from usechat.session_agent import Script, SessionSettings
 from usechat.stores.memory import MemoryTurnStore

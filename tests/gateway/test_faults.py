@@ -13,15 +13,15 @@ import httpx
 import msgspec
 import pytest
 
-import usechat.agents.agent_ops_following as driver
+import usechat.integrations.agent_ops.following as driver
 from support.fast_loop import hurrying, put_forward, run_fast
 from support.gateways import Gateway, serving_gateway, until_chunk
 from support.hang import HANG_SECONDS
 from support.loopback import message, parts
 from support.session_clients import joined, no_more_tasks
 from support.soak import SEED, draws
+from usechat.gateway.settings import GatewaySettings
 from usechat.protocol.verdict import judge, recorded_events
-from usechat.server.sessions.settings import GatewaySettings
 from usechat.session_agent import FAULTS, Fault, SessionSettings, Socket
 
 pytestmark = pytest.mark.anyio
@@ -251,7 +251,7 @@ async def test_a_flood_waits_for_a_client_that_stops_reading_for_a_while() -> No
 
 async def has_room(socket: Socket) -> bool:
     """Whether it has room within a moment."""
-    room = asyncio.create_task(socket.room())
+    room = asyncio.create_task(socket.drain())
     await asyncio.sleep(0.01)
     return not room.cancel()
 

@@ -28,7 +28,7 @@ async def test_half_an_emoji_costs_no_frame() -> None:
     )
     async with speaking(answer) as (url, _), serving_gateway(upstream=url) as gateway:
         shown = [part for part in await gateway.parts("Hi") if part["type"] in ("text", "tool-bash")]
-        assert await gateway.metric("adapter_translation_unknown_events_total") == 0
+        assert await gateway.metric("usechat_events_dropped_total") == 0
     assert [part.get("text") or part["output"] for part in shown] == ["Hello \U0001f600", "cut \ufffd"]
 
 

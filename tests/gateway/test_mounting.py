@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from support.gateways import SETTINGS, Gateway, serving_gateway, until_chunk
 from support.loopback import last_two, message, parts, text_part
-from usechat.server.sessions.gateway import sessions_gateway
+from usechat.gateway.gateway import sessions_gateway
 
 pytestmark = pytest.mark.anyio
 

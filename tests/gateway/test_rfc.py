@@ -13,7 +13,7 @@ import pytest
 
 from support.gateways import Gateway, chunks, serving_gateway, until_chunk
 from support.loopback import parts
-from usechat.server.sessions.access import Kind
+from usechat.gateway.access import Kind
 
 pytestmark = pytest.mark.anyio
 

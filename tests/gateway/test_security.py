@@ -20,9 +20,9 @@ from support.mutations import Request
 from support.tokens import PUBLIC, RSA, STRANGER, auth, claims, part, signed, with_hmac
 from support.wires import Answer, Wire
 from usechat.database import Database
+from usechat.gateway.directory import SessionDirectory
+from usechat.gateway.settings import SWITCH, GatewaySettings
 from usechat.server.auth import JwtKeys
-from usechat.server.sessions.directory import SessionDirectory
-from usechat.server.sessions.settings import SWITCH, GatewaySettings
 
 pytestmark = pytest.mark.anyio
 

@@ -12,21 +12,21 @@ import yaml
 from starlette.requests import HTTPConnection
 
 from support.gateways import Gateway, serving_gateway, until_chunk
-from usechat.cli.logs import JsonFormatter
+from usechat.cli.listening import JsonFormatter
 
 pytestmark = pytest.mark.anyio
 
 RULES = Path(__file__).parents[2] / "docs" / "prometheus" / "agent-ops.rules.yml"
 # The rows of the RFC's "Metrics to Track".
 ROWS = {
-    "adapter.request.count": "adapter_requests_total",
-    "adapter.request.error_rate": "adapter_request_errors_total",
-    "adapter.latency.ttfb_p99": "adapter_latency_ttfb_seconds_count",
-    "adapter.latency.turn_duration_p99": "adapter_latency_turn_duration_seconds_count",
+    "adapter.request.count": "usechat_turns_started_total",
+    "adapter.request.error_rate": 'usechat_turns_ended_total{outcome="error"}',
+    "adapter.latency.ttfb_p99": "usechat_first_byte_seconds_count",
+    "adapter.latency.turn_duration_p99": "usechat_turn_seconds_count",
     "adapter.ws.open_failures": "adapter_ws_open_failures_total",
     "adapter.stream.aborts.client": 'adapter_stream_aborts_total{by="client"}',
     "adapter.stream.aborts.server": 'adapter_stream_aborts_total{by="server"}',
-    "adapter.translation.unknown_events": "adapter_translation_unknown_events_total",
+    "adapter.translation.unknown_events": 'usechat_events_dropped_total{why="unknown"}',
 }
 
 
@@ -95,7 +95,7 @@ async def test_the_first_byte_is_timed_from_the_request_on() -> None:
 
     async with serving_gateway(authenticate=slow) as gateway:
         await gateway.ask("Hello")
-        assert (await read_metrics(gateway))["adapter_latency_ttfb_seconds_sum"] >= 0.2
+        assert (await read_metrics(gateway))["usechat_first_byte_seconds_sum"] >= 0.2
 
 
 async def test_the_alerts_have_the_thresholds_of_the_rfc_and_metrics_that_there_are() -> None:
@@ -110,11 +110,11 @@ async def test_the_alerts_have_the_thresholds_of_the_rfc_and_metrics_that_there_
     }
     async with serving_gateway() as gateway:
         samples = await read_metrics(gateway)
-    named = {metric for expr in rules.values() for metric in re.findall(r"adapter_\w+(?:\{[^}]*\})?", expr)}
-    assert len(named) == 6
+    named = {metric for expr in rules.values() for metric in re.findall(r"(?:adapter|usechat)_\w+(?:\{[^}]*\})?", expr)}
+    assert len(named) == 7
     assert named - {*samples, *(sample.partition("{")[0] for sample in samples)} == set()
     # Else the threshold would be guessed from the buckets beside it.
-    assert 'adapter_latency_ttfb_seconds_bucket{le="0.5"}' in samples
+    assert 'usechat_first_byte_seconds_bucket{le="0.5"}' in samples
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

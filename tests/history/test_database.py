@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import event, inspect, text
+from sqlalchemy import event, text
 from sqlalchemy.engine import Engine
 
 from support import history_crash
@@ -209,64 +209,6 @@ async def test_a_message_that_somebody_deleted_leaves_the_others_alone(history: 
     await begin(history, "t2", 3, [U3])
     assert await rows(database) == [(0, "u1", "t1"), (2, "u2", "t1"), (3, "u3", "t2")]
     assert await history.load("chat", "ann") == [U1, U2, U3]
-
-
-OLD_CHATS = """CREATE TABLE usechat_chats (
-    number {number} NOT NULL, chat_id TEXT NOT NULL, owner TEXT NOT NULL,
-    created {time} DEFAULT CURRENT_TIMESTAMP NOT NULL, PRIMARY KEY (number), UNIQUE (chat_id))"""
-OLD_MESSAGES = """CREATE TABLE usechat_messages (
-    chat {number} NOT NULL, position INTEGER NOT NULL, message_id TEXT NOT NULL, turn TEXT NOT NULL, {written}
-    body TEXT NOT NULL, PRIMARY KEY (chat, position), UNIQUE (chat, message_id),
-    FOREIGN KEY(chat) REFERENCES usechat_chats (number) ON DELETE CASCADE)"""
-TYPES = {
-    "sqlite": {"number": "INTEGER", "time": "DATETIME"},
-    "postgresql": {"number": "BIGSERIAL", "time": "TIMESTAMPTZ"},
-}
-WRITTEN = "written DOUBLE PRECISION NOT NULL,"
-
-
-async def make_old(url: str, written: str, messages: list[UIMessage]) -> None:
-    """Leave the tables as an older release did."""
-    database = Database(url)
-    types = TYPES[url.partition(":")[0]]
-    await execute(database, "DROP TABLE usechat_messages")
-    await execute(database, "DROP TABLE usechat_chats")
-    await execute(database, OLD_CHATS.format(**types))
-    await execute(database, OLD_MESSAGES.format(**types, written=written))
-    await execute(database, "INSERT INTO usechat_chats (chat_id, owner) VALUES ('chat', 'ann')")
-    names, values = ("written, ", "5.5, ") if written else ("", "")
-    statement = (
-        f"INSERT INTO usechat_messages (chat, position, message_id, turn, {names}body) "  # noqa: S608
-        f"VALUES (1, :position, :id, 't1', {values}:body)"
-    )
-    for position, message in enumerate(messages):
-        body = msgspec.json.encode(message).decode()
-        await execute(database, statement, position=position, id=message.id, body=body)
-    await database.aclose()
-
-
-@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
-@pytest.mark.parametrize(("written", "when"), [(WRITTEN, 5.5), ("", 0.0)])
-async def test_a_database_of_an_older_release_gets_the_columns_that_it_lacks(url: str, written: str, when: float):
-    system = UIMessage("s1", "system", [{"type": "text", "text": "\x00"}])
-    question = said('u"role":"assistant', '"role":"assistant"')
-    await make_old(url, written, [system, question, UIMessage("a1", "assistant", [{"type": "data-x", "role": "user"}])])
-    databases = [Database(url) for _ in range(4)]
-    histories = [History(database) for database in databases]
-    assert await asyncio.gather(*(tail(history) for history in histories)) == [Tail(3, "t1", when)] * 4
-    history = histories[0]
-    assert [(chat.id, chat.title, chat.updated) for chat in await history.chats("ann")] == [("chat", "", when)]
-    roles = await history.read("chat", "ann", lambda stored: [stored.role(position) for position in range(3)])
-    assert roles == ["system", "user", "assistant"]
-    assert await history.read("chat", "ann", lambda stored: stored.last_user(3)) == question
-    assert await history.end("chat", "t1", 1, A2)
-    await begin(history, "t2", 4, [U2])
-    indexes = await databases[0].read(lambda connection: inspect(connection).get_indexes("usechat_messages"))
-    assert ["chat", "turn", "position"] in [index["column_names"] for index in indexes]
-    loaded = await histories[1].load("chat", "ann")
-    assert [message.id for message in loaded] == ["s1", question.id, "a1", "a2", "u2"]
-    for database in databases:
-        await database.aclose()
 
 
 @pytest.fixture(params=["file", "postgres"])

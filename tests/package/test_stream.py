@@ -10,11 +10,12 @@ import pytest
 from support.hang import HANG_SECONDS
 from support.open_harness_table import BEGUN, FLOW, agent
 from usechat.errors import MappingError
+from usechat.events import AgentEvent
+from usechat.events.mapper import EventMapper, TranslatingMapper
+from usechat.integrations.open_harness.translator import OpenHarnessTranslator
 from usechat.protocol.chunks import Chunk, Error, Finish, FinishStep, Start, TextEnd, ToolOutputError
 from usechat.protocol.state import StreamState
 from usechat.protocol.writer import MessageWriter
-from usechat.sources.open_harness import OpenHarnessMapper
-from usechat.sources.plain import PlainEvent, PlainMapper
 from usechat.stream import Unused, map_events
 from usechat.turns.failures import explain
 
@@ -59,10 +60,10 @@ class Plain:
         raise StopAsyncIteration
 
 
-def new_mapper() -> tuple[OpenHarnessMapper, MessageWriter]:
+def new_mapper() -> tuple[TranslatingMapper[dict[str, Any]], MessageWriter]:
     numbers = count(1)
     writer = MessageWriter("m", new_id=lambda: f"id-{next(numbers)}")
-    return OpenHarnessMapper(writer), writer
+    return TranslatingMapper(OpenHarnessTranslator(), writer), writer
 
 
 async def collect(source: Source | Plain, **options: Any) -> list[Chunk]:
@@ -97,14 +98,14 @@ async def test_a_text_that_fails_while_the_source_waits_ends_the_stream() -> Non
         def flow(self, delta: str) -> str | None:
             return None
 
-    async def words() -> AsyncIterator[PlainEvent]:
+    async def words() -> AsyncIterator[AgentEvent]:
         yield "one"
         yield "two"
         await asyncio.Event().wait()
 
     writer = Mute("m", new_id=lambda: "t")
     async with asyncio.timeout(HANG_SECONDS):
-        stream = map_events(words(), PlainMapper(writer), writer, error_text=lambda _: "Sorry.")
+        stream = map_events(words(), EventMapper(writer), writer, error_text=lambda _: "Sorry.")
         assert [chunk async for chunk in stream][-1] == Error("Sorry.")
 
 
@@ -142,12 +143,13 @@ async def test_an_app_may_choose_what_is_said_of_a_failure() -> None:
 
 
 async def test_what_a_mapper_raises_beside_its_own_error_is_a_failure_too() -> None:
-    class Broken(OpenHarnessMapper):
-        def map(self, event: dict[str, Any]) -> list[Chunk]:
+    class Broken(OpenHarnessTranslator):
+        def translate(self, event: dict[str, Any]) -> list[AgentEvent]:
             raise ZeroDivisionError
 
     _, writer = new_mapper()
-    stream = map_events(aiter(Source(FLOW)), Broken(writer), writer, error_text=lambda _: "Sorry.")
+    mapper = TranslatingMapper(Broken(), writer)
+    stream = map_events(aiter(Source(FLOW)), mapper, writer, error_text=lambda _: "Sorry.")
     assert [chunk async for chunk in stream] == [Start("m"), Error("Sorry.")]
 
 

@@ -262,6 +262,24 @@ def test_approvals_and_their_answers() -> None:
     assert parts(asked[0], plain)[0]["approval"] == {"id": "a"}
 
 
+def test_data_with_the_id_of_a_part_that_a_reset_has_dropped_is_a_new_part() -> None:
+    step = {"type": "step-start"}
+    first, second = Data("data-a", 1, "kept"), Data("data-a", 1, "dropped")
+    again = Data("data-a", 2, "kept"), Data("data-a", 2, "dropped")
+    assert parts(StartStep(), first, StartStep(), second, ResetStep(), *again) == [
+        step,
+        {"type": "data-a", "id": "kept", "data": 2},
+        step,
+        {"type": "data-a", "id": "dropped", "data": 2},
+    ]
+
+
+def test_data_replaces_the_first_part_of_a_continued_message_that_has_its_type_and_id() -> None:
+    old = [{"type": "data-a", "id": "i", "data": 1}, {"type": "data-a", "id": "i", "data": 1}, {"type": "data-a"}]
+    after = read(Data("data-a", 2, "i"), message=UIMessage("m", "assistant", old))
+    assert after.parts == [{"type": "data-a", "id": "i", "data": 2}, *old[1:]]
+
+
 def test_a_reset_drops_the_parts_of_the_step() -> None:
     assert parts(
         StartStep(), TextStart("t"), TextEnd("t"), StartStep(), ToolInputStart("c", "x"), TextStart("u"), ResetStep()

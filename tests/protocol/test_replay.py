@@ -29,9 +29,8 @@ from usechat.protocol.chunks import (
     UrlSource,
 )
 from usechat.protocol.messages import UIMessage
-from usechat.protocol.part_chunks import chunks_of_parts
 from usechat.protocol.reader import MessageReader
-from usechat.protocol.replay import Fold
+from usechat.protocol.replay import Fold, chunks_of_parts
 
 META = {"p": {"k": 1}}
 

@@ -30,9 +30,8 @@ from usechat.protocol.chunks import (
 from usechat.protocol.clients import CLIENTS, ClientName
 from usechat.protocol.frames import Frames, decode_frame
 from usechat.protocol.messages import UIMessage
-from usechat.protocol.part_chunks import chunks_of_parts, in_pieces
 from usechat.protocol.reader import MessageReader
-from usechat.protocol.replay import Replay
+from usechat.protocol.replay import Replay, chunks_of_parts, in_pieces
 
 FRAMES = Frames("m")
 META = {"p": {"k": 1}}

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usechat.errors import RequestError
-from usechat.protocol.json_scan import JsonScan, scan_json
-from usechat.protocol.requests import Limits, check_cost, decode_request
+from usechat.protocol.requests import JsonScan, Limits, check_cost, decode_request, scan_json
 from usechat.protocol.websocket import read_send
 
 SIZE = Limits().body

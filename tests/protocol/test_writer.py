@@ -254,6 +254,65 @@ def test_all_chunks_of_a_call_are_equally_dynamic(writer: MessageWriter) -> None
     ]
 
 
+SIGNED: dict[str, dict[str, Any]] = {"anthropic": {"signature": "s"}}
+
+
+def test_what_the_provider_says_of_a_part_or_call_stands_on_its_chunks(new_id: Callable[[], str]) -> None:
+    writer = MessageWriter("m", new_id=new_id, client="latest")
+    writer.reasoning("hm")
+    assert writer.end_part(metadata=SIGNED) == [ReasoningEnd("id-1", SIGNED)]
+    writer.text("so", "a")
+    assert writer.end_part(lane="a", metadata=SIGNED) == [TextEnd("id-2", SIGNED)]
+    assert writer.end_part(metadata=SIGNED) == []
+    assert writer.tool_input_start("c", "web", metadata=SIGNED) == [
+        ToolInputStart("c", "web", provider_metadata=SIGNED)
+    ]
+    assert writer.tool_input("c", "web", {}, metadata=SIGNED) == [
+        ToolInputAvailable("c", "web", {}, provider_metadata=SIGNED)
+    ]
+    assert writer.tool_output("c", 1, provider_executed=True, metadata={"openai": {"usage": {1}}}) == [
+        ToolOutputAvailable("c", 1, True, provider_metadata={"openai": {"usage": [1]}})
+    ]
+    writer.tool_input("d", "web", {})
+    assert writer.tool_error("d", "no", provider_executed=True, metadata=SIGNED) == [
+        ToolOutputError("d", "no", True, provider_metadata=SIGNED)
+    ]
+
+
+def test_what_the_provider_says_is_left_out_where_a_release_refuses_it(writer: MessageWriter) -> None:
+    writer.reasoning("hm")
+    assert writer.end_part(metadata=SIGNED) == [ReasoningEnd("id-1", SIGNED)]
+    assert writer.tool_input_start("c", "web", metadata=SIGNED) == [ToolInputStart("c", "web")]
+    assert writer.tool_input("c", "web", {}, metadata=SIGNED) == [
+        ToolInputAvailable("c", "web", {}, provider_metadata=SIGNED)
+    ]
+    assert writer.tool_output("c", 1, metadata=SIGNED) == [ToolOutputAvailable("c", 1)]
+    assert writer.tool_error("c", "no", metadata=SIGNED) == [ToolOutputError("c", "no")]
+
+
+@pytest.mark.parametrize("metadata", ["text", {"anthropic": "text"}, None])
+def test_what_the_provider_says_must_be_an_object_of_objects_and_else_changes_nothing(
+    writer: MessageWriter, metadata: Any
+) -> None:
+    writer.text("x")
+    for write in (
+        partial(writer.end_part, metadata=metadata),
+        partial(writer.tool_input_start, "c", "web", metadata=metadata),
+        partial(writer.tool_input, "c", "web", {}, metadata=metadata),
+    ):
+        with pytest.raises(LocalProtocolError, match="Provider metadata must be an object with an object for each"):
+            write()
+    assert writer.text("y") == [TextDelta("id-1", "y")]
+    writer.tool_input_start("c", "web")
+    for write in (
+        partial(writer.tool_output, "c", 1, metadata=metadata),
+        partial(writer.tool_error, "c", "no", metadata=metadata),
+    ):
+        with pytest.raises(LocalProtocolError, match="Provider metadata must be an object with an object for each"):
+            write()
+    assert writer.tool_input_delta("c", "{") == [ToolInputDelta("c", "{")]
+
+
 def test_a_wrong_input_is_told_of_a_new_call_and_of_a_streamed_one(writer: MessageWriter) -> None:
     writer.text("x")
     assert writer.tool_input_error("c", "search", "{", "no JSON") == [

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from usechat.agents.chat import Approval, ToolAnswer
 from usechat.errors import RequestError
 from usechat.history import MemoryHistory, StoredMessages, Tail
 from usechat.protocol.messages import Role, UIMessage
 from usechat.protocol.requests import ChatRequest
 from usechat.server.admission import Admission, admit, admit_unkept
+from usechat.turns.chat import Approval, ToolAnswer
 
 pytestmark = pytest.mark.anyio
 

@@ -11,12 +11,12 @@ from sqlalchemy import text
 
 from support.hang import HANG_SECONDS
 from support.loopback import message, serving
-from usechat.agents.chat import Approval, Chat
 from usechat.database import Database
+from usechat.events import AgentEvent, ToolCall, ToolResult
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
-from usechat.server.chat_settings import ChatSettings
-from usechat.sources.plain import PlainEvent, ToolCall, ToolResult
+from usechat.turns.chat import Approval, Chat
+from usechat.turns.settings import ChatSettings
 
 EXPIRED = (409, "This approval has expired, so nothing was done.")
 QUESTION = UIMessage("u1", "user", [{"type": "text", "text": "Hello"}])
@@ -24,7 +24,7 @@ ANSWER = UIMessage("a1", "assistant", [{"type": "text", "text": "Hi"}])
 approvals: list[Approval] = []
 
 
-async def agent(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
+async def agent(chat: Chat) -> AsyncGenerator[AgentEvent, None]:
     approvals.extend(chat.approvals)
     for answer in chat.approvals:
         yield ToolResult(answer.call_id, "deleted")

@@ -7,29 +7,29 @@ import pytest
 
 from support.graph_chats import GraphChat
 from support.loopback import STEP
-from usechat.agents.chat import Chat
+from usechat.events import AgentEvent, ToolCall, ToolResult
 from usechat.protocol.chunks import ToolInputAvailable, ToolOutputAvailable
-from usechat.sources.plain import PlainEvent, ToolCall, ToolResult
+from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio
 
 INPUT = {"files": ["a", 1]}
 
 
-def yields_the_call_again(chat: Chat) -> list[PlainEvent]:
+def yields_the_call_again(chat: Chat) -> list[AgentEvent]:
     return [ToolCall("c", "rm", INPUT), ToolResult("c", "gone")]
 
 
-def yields_the_chunks_again(chat: Chat) -> list[PlainEvent]:
+def yields_the_chunks_again(chat: Chat) -> list[AgentEvent]:
     return [ToolInputAvailable("c", "rm", INPUT), ToolOutputAvailable("c", "gone")]
 
 
-def yields_them_as_another_bridge_does(chat: Chat) -> list[PlainEvent]:
+def yields_them_as_another_bridge_does(chat: Chat) -> list[AgentEvent]:
     called = {"type": "tool-input-available", "toolCallId": "c", "toolName": "rm", "input": INPUT}
     return [{"type": "start-step"}, called, {"type": "tool-output-available", "toolCallId": "c", "output": "gone"}]
 
 
-def writes_it_again(chat: Chat) -> list[PlainEvent]:
+def writes_it_again(chat: Chat) -> list[AgentEvent]:
     chat.write.tool_input("c", "rm", INPUT)
     chat.write.tool_output("c", "gone")
     return []
@@ -38,8 +38,8 @@ def writes_it_again(chat: Chat) -> list[PlainEvent]:
 @pytest.mark.parametrize(
     "go_on", [yields_the_call_again, yields_the_chunks_again, yields_them_as_another_bridge_does, writes_it_again]
 )
-async def test_an_approved_call_that_is_named_again_is_carried_out(go_on: Callable[[Chat], list[PlainEvent]]) -> None:
-    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
+async def test_an_approved_call_that_is_named_again_is_carried_out(go_on: Callable[[Chat], list[AgentEvent]]) -> None:
+    async def agent(chat: Chat) -> AsyncGenerator[AgentEvent, None]:
         if chat.approvals:
             for event in go_on(chat):
                 yield event

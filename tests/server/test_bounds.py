@@ -15,12 +15,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from support.fast_loop import run_fast
 from support.hang import HANG_SECONDS
 from support.loopback import message
-from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import decode_request
 from usechat.server.app import create_app
-from usechat.server.chat_settings import ChatSettings
 from usechat.stores import Outcome
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings
 
 MEGABYTE = 1024 * 1024
 

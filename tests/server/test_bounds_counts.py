@@ -14,12 +14,12 @@ from starlette.applications import Starlette
 
 from support.hang import HANG_SECONDS
 from support.loopback import message
-from usechat.agents.chat import Chat
 from usechat.protocol.requests import decode_request
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ import pytest
 
 from support.hang import HANG_SECONDS
 from support.loopback import serving
-from usechat.agents.chat import Chat
 from usechat.server.app import create_app
+from usechat.turns.chat import Chat
 
 TEXT = {"type": "text", "text": "Hello"}
 QUESTION: dict[str, Any] = {"id": "m", "role": "user", "parts": [TEXT]}

@@ -12,8 +12,8 @@ from starlette.requests import HTTPConnection
 
 from support.hang import HANG_SECONDS
 from support.loopback import message, read_until, serving
-from usechat.agents.chat import Chat
 from usechat.server.app import create_app
+from usechat.turns.chat import Chat
 
 ANN, BOB = {"x-user": "ann"}, {"x-user": "bob"}
 

@@ -15,15 +15,15 @@ from starlette.applications import Starlette
 
 from support.hang import HANG_SECONDS
 from support.loopback import ABORTED, STEP, last_two, parts, read_until, serving, text_part
-from usechat.agents.chat import Approval, Chat, ToolAnswer
 from usechat.errors import RequestError
+from usechat.events import AgentEvent, ToolCall, ToolResult
 from usechat.protocol.requests import decode_request
 from usechat.protocol.verdict import judge, recorded_events
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.endpoint import ChatEndpoint
-from usechat.sources.plain import PlainEvent, ToolCall, ToolResult
+from usechat.turns.chat import Approval, Chat, ToolAnswer
+from usechat.turns.settings import ChatSettings
 
 SECRET = "0123456789abcdef0123456789abcdef"  # noqa: S105
 OPEN = "This answers no tool call or approval that is open."
@@ -35,7 +35,7 @@ approvals: list[Approval] = []
 results: list[ToolAnswer] = []
 
 
-async def agent(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
+async def agent(chat: Chat) -> AsyncGenerator[AgentEvent, None]:
     approvals.extend(chat.approvals)
     results.extend(chat.tool_results)
     for answer in chat.approvals:

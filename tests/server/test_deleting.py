@@ -10,9 +10,9 @@ from support.fast_loop import hurrying, run_fast, run_jumping
 from support.frameworks import InMemorySaver, create_agent
 from support.graph_chats import GraphChat, heard
 from support.scripted_model import ScriptedModel, says
-from usechat.agents.langgraph import LangGraphAgent
 from usechat.errors import RequestError
 from usechat.history import MemoryHistory
+from usechat.integrations.langgraph import LangGraphAgent
 
 
 async def hang() -> None:

@@ -24,13 +24,11 @@ from support.loopback import (
     text_part,
     until,
 )
-from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
-from usechat.protocol.writer import MessageWriter
 from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint
-from usechat.sources.plain import PlainMapper
+from usechat.turns.chat import Chat
 
 HOST_APP = """\
 from contextlib import asynccontextmanager
@@ -116,11 +114,11 @@ class Lasting:
     def __init__(self) -> None:
         self.graces: list[float] = []
 
-    def events(self, chat: Chat) -> AsyncGenerator[str, None]:
+    def run(self, chat: Chat) -> AsyncGenerator[str, None]:
         return until_stopped(chat)
 
-    def mapper(self, writer: MessageWriter) -> PlainMapper:
-        return PlainMapper(writer)
+    def translator(self, _: Chat) -> None:
+        pass
 
     async def aclose(self, grace: float) -> None:
         self.graces.append(grace)

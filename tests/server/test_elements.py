@@ -16,8 +16,8 @@ from starlette.routing import Route
 from support.hang import HANG_SECONDS
 from support.loopback import STEP, last_two, parts, read_until, serving, text_part
 from usechat import DeepAgent, MessageWriter, RequestError, create_app, elements_route
+from usechat.integrations.deepagent_sdk.mapper import DeepAgentMapper, DeepAgentOptions
 from usechat.protocol.chunks import Chunk
-from usechat.sources.deep_agent import DeepAgentMapper, DeepAgentOptions
 
 Event = dict[str, Any]
 HELLO = {"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "Hello"}]}

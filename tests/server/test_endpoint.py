@@ -14,10 +14,10 @@ from starlette.applications import Starlette
 
 from support.hang import HANG_SECONDS
 from support.loopback import STEP, ask, parts, serving, text_part
-from usechat.agents.chat import Chat
 from usechat.database import Database
 from usechat.server.app import create_app
 from usechat.server.endpoint import ChatEndpoint
+from usechat.turns.chat import Chat
 
 # What is wrong for the type checker is wrong here as well.
 any_app: Any = create_app

@@ -14,10 +14,10 @@ from websockets.sync.client import connect
 
 from support.hang import HANG_SECONDS
 from support.loopback import ABORTED, STEP, ask, asking, last_two, message, parts, read_until, serving, text_part
-from usechat.agents.chat import Chat
 from usechat.protocol.verdict import judge, recorded_events
 from usechat.server.endpoint import ChatEndpoint
 from usechat.server.fastapi import SSE_EXAMPLE, ChatBody, ChatMessage
+from usechat.turns.chat import Chat
 
 SENTENCE = {"text/plain": {"schema": {"type": "string"}}}
 
@@ -69,7 +69,7 @@ def test_the_body_is_read_by_us_and_not_by_the_model_of_the_documentation() -> N
 TOKENS = {"Bearer of-ada": "ada", "Bearer of-bob": "bob"}
 ADA, BOB = ({"authorization": token} for token in TOKENS)
 UNKNOWN_USER = (
-    "The router of a ChatEndpoint has dependencies, but nobody says whose its chats are, so that everybody could read "
+    "The router of a ChatEndpoint has dependencies, but nothing says whose its chats are, so that everybody could read "
     "them: write ChatEndpoint(agent, user=Depends(...)), or user=None if chats belong to nobody."
 )
 

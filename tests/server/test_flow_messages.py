@@ -11,10 +11,10 @@ from support.loopback import message
 from usechat.errors import RequestError
 from usechat.flows import FlowRuntime, NodeContext
 from usechat.protocol.requests import decode_request
-from usechat.server.chat_settings import ChatSettings, Conflict
 from usechat.server.endpoint import ChatEndpoint
 from usechat.stores import Reader
 from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.turns.settings import ChatSettings, Conflict
 
 pytestmark = pytest.mark.anyio
 

@@ -19,9 +19,9 @@ from support.loopback import all_ended, message
 from support.mutations import Mutator, Request
 from support.soak import SEED, draws
 from support.wires import Answer, Wire
-from usechat.agents.chat import Chat
+from usechat.events import AgentEvent, ToolCall
 from usechat.server.app import create_app
-from usechat.sources.plain import PlainEvent, ToolCall
+from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ FRAMES: Final = draws(240, 20)
 CONNECTIONS: Final = 8
 
 
-async def agent(chat: Chat) -> AsyncGenerator[PlainEvent, None]:
+async def agent(chat: Chat) -> AsyncGenerator[AgentEvent, None]:
     if chat.continues is not None:
         yield "Thank you."
     elif chat.text == "tool":

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from support.loopback import serving
 from support.soak import SEED, draws
-from usechat.agents.chat import Chat
 from usechat.server.endpoint import ChatEndpoint
+from usechat.turns.chat import Chat
 
 REQUESTS: Final = draws(8, 20)
 

@@ -81,7 +81,7 @@ async def status(authenticate: JwtAuth, token: str) -> tuple[int, str, int | Non
     return caught.value.status, str(caught.value), caught.value.retry_after
 
 
-UNAVAILABLE = (503, "Who you are cannot be checked at the moment.", 15)
+UNAVAILABLE = (503, "Your sign-in cannot be checked now. Try again in a moment.", 15)
 
 
 async def test_published_keys_are_fetched_once_and_kept(provider: Provider):

@@ -7,11 +7,11 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from usechat.agents.chat import Chat
 from usechat.history import MemoryHistory
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
 from usechat.server.endpoint import ChatEndpoint
+from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio
 

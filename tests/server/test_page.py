@@ -81,11 +81,13 @@ async def test_there_are_no_other_files(built: Path, name: str) -> None:
 
 
 async def test_without_a_build_the_page_says_how_to_build_it(tmp_path: Path) -> None:
-    async with page(tmp_path) as http:
-        response = await http.get("/")
-    assert response.status_code == 200
-    assert "http://localhost/api/chat" in response.text
-    assert "`make page`" in response.text
+    routes = page_routes([AGENT], built=tmp_path)
+    async with client(Starlette(routes=[Mount("/below", routes=routes), *routes])) as http:
+        for prefix in ("", "/below"):
+            response = await http.get(f"{prefix}/")
+            assert response.status_code == 200
+            assert f"http://localhost{prefix}/api/chat\n" in response.text
+            assert "`make page`" in response.text
 
 
 async def test_the_settings_tell_the_agents_relative_to_the_page(built: Path) -> None:

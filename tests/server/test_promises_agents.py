@@ -14,9 +14,11 @@ import pytest
 from support.hang import HANG_SECONDS
 from support.http_pages import JSON, Page, client, events, to_end, user
 from support.loopback import STEP, USECHAT, asking, read_until, running, serving, text_part
-from usechat.agents.chat import Chat
+from usechat.errors import RequestError
 from usechat.server.app import create_app
-from usechat.server.chat_settings import ChatSettings
+from usechat.turns.chat import Chat
+from usechat.turns.pending import PendingTurn
+from usechat.turns.settings import ChatSettings
 
 
 class OfItsOwnError(BaseException):
@@ -65,6 +67,36 @@ def test_whatever_an_agent_raises_ends_its_turn_with_an_error_and_nothing_else()
             assert kept[1::2] == [[STEP, text_part("I begin. ")], [STEP, text_part("I begin. Well.")]]
     error = [{"type": "finish-step"}, {"type": "error", "errorText": "Something went wrong. (Error …)"}]
     assert ends == dict.fromkeys(FAILURES, error)
+
+
+class Clerk:
+    """Loads what it needs before the turn begins, and refuses some."""
+
+    def __init__(self) -> None:
+        self.loaded = list[str]()
+
+    async def admit(self, pending: PendingTurn) -> str:
+        if pending.message.text == "No":
+            raise RequestError("Not that.", status=409)
+        self.loaded.append(f"{pending.chat_id} {pending.user} {pending.trigger} {pending.request.body['paper']}")
+        return self.loaded[-1]
+
+    async def run(self, chat: Chat) -> AsyncGenerator[str, None]:
+        yield chat.admitted
+
+    def translator(self, _: Chat) -> None:
+        pass
+
+
+def test_what_an_agent_loads_to_admit_a_turn_is_there_when_it_runs() -> None:
+    clerk = Clerk()
+    with serving(create_app(clerk)) as url, client(url) as http:
+        with Page(http, "c").posting(user("u1", "Go"), paper="blue") as lines:
+            assert to_end(lines)[-1]["type"] == "finish"
+        refused = http.post("/api/chat", json={"id": "c", "messages": [user("u2", "No")]})
+        assert (refused.status_code, refused.text) == (409, "Not that.")
+        assert [message["parts"][-1]["text"] for message in Page(http, "c").messages()] == ["Go", *clerk.loaded]
+    assert clerk.loaded == ["c None submit-message blue"]
 
 
 STUBBORN = """\

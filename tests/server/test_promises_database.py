@@ -24,12 +24,12 @@ from support.http_pages import user
 from support.locks import postgres_locked, sqlite_locked
 from support.loopback import USECHAT, answer_status, asking, read_until, running, serving_here, until
 from support.postgres import Postgres
-from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
 from usechat.server.auth import Authenticate
-from usechat.server.chat_settings import ChatSettings
 from usechat.stores import Outcome
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings
 
 # So many seconds of the tests' loop are one of ours.
 SPEED = 4
@@ -184,7 +184,7 @@ def blocking() -> Generator[Authenticate, None, None]:
 
 @pytest.mark.parametrize("hook", [nullcontext(hanging), blocking()])
 def test_a_hook_that_hangs_is_given_up_and_holds_up_nobody_else(hook: AbstractContextManager[Authenticate]) -> None:
-    late = (503, "It could not be found out in time who you are. Try again in a moment.", "5")
+    late = (503, "Checking your sign-in took too long. Try again in a moment.", "5")
 
     async def main(authenticate: Authenticate) -> None:
         async with serving(authenticate=authenticate) as server:

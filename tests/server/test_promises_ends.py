@@ -26,11 +26,11 @@ from support.locks import postgres_locked, sqlite_bodies, sqlite_locked
 from support.loopback import STEP, read_until, serving, serving_here, text_part
 from support.postgres import Postgres
 from support.soak import draws
-from usechat.agents.chat import Chat
 from usechat.database import Database
+from usechat.events import AgentEvent, ToolCall, ToolResult
 from usechat.history import History
 from usechat.server.app import create_app
-from usechat.sources.plain import PlainEvent, ToolCall, ToolResult
+from usechat.turns.chat import Chat
 
 TURNS = draws(10)
 KILLS = draws(4, 20)
@@ -50,7 +50,7 @@ class Recorder:
     def __init__(self) -> None:
         self.given: list[list[JSON]] = []
 
-    async def agent(self, chat: Chat) -> AsyncGenerator[PlainEvent, None]:
+    async def agent(self, chat: Chat) -> AsyncGenerator[AgentEvent, None]:
         self.given.append(msgspec.to_builtins(await chat.history()))
         for approval in chat.approvals:
             yield ToolResult(approval.call_id, "deleted")

@@ -15,10 +15,10 @@ import pytest
 from support.hang import HANG_SECONDS
 from support.http_pages import JSON, Page, client, to_end, user
 from support.loopback import STEP, USECHAT, read_until, running, serving, serving_here, text_part
-from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
-from usechat.server.chat_settings import ChatSettings, Conflict
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings, Conflict
 
 with warnings.catch_warnings():
     # It would rather have the next httpx, which we need not have.
@@ -167,8 +167,8 @@ def test_what_is_no_agent_is_refused_at_once(thing: Any, name: str) -> None:
         create_app(thing)
     assert str(raised.value) == (
         f"{name} is not an agent: give a function that takes the chat and yields text, a runtime, a compiled graph of "
-        "LangGraph, an object with stream_with_events(messages, state, thread_id, abort), or one with events(chat) and "
-        "mapper(writer)."
+        "LangGraph, an object with stream_with_events(messages, state, thread_id, abort), or one with run(chat) and "
+        "translator(chat)."
     )
 
 

@@ -16,12 +16,12 @@ from support.http_pages import JSON, Page, client, metric, user
 from support.loopback import serving
 from support.sockets import opening, sequences, texts
 from support.sockets import serving as serving_sockets
-from usechat.agents.chat import Chat
+from usechat.events import AgentEvent, ToolCall, ToolResult
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.responses import StreamLimits
-from usechat.sources.plain import PlainEvent, ToolCall, ToolResult
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings
 
 ANN, BOB = {"authorization": "Bearer a"}, {"authorization": "Bearer b"}
 MEGABYTE = 1024 * 1024
@@ -33,7 +33,7 @@ class Gated:
     def __init__(self) -> None:
         self.gate = threading.Event()
 
-    def agent(self, chat: Chat) -> Generator[PlainEvent, None, None]:
+    def agent(self, chat: Chat) -> Generator[AgentEvent, None, None]:
         if chat.text == "delete" and not chat.approvals:
             yield ToolCall("call", "rm", {"file": "a" * self.size(chat)})
             chat.write.approval_request("call", approval_id="p")

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from support.loopback import message
-from usechat.agents.chat import Chat
 from usechat.errors import RequestError
 from usechat.protocol.requests import ChatRequest, decode_request
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
 from usechat.server.endpoint import ChatEndpoint
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings
 
 pytestmark = pytest.mark.anyio
 

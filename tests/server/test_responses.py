@@ -11,9 +11,9 @@ from usechat.protocol.chunks import TextDelta
 from usechat.protocol.frames import Frames
 from usechat.protocol.sse import DONE, KEEP_ALIVE
 from usechat.server.metrics import Metrics
-from usechat.server.responses import STREAM_HEADERS, StreamLimits, TurnResponse
+from usechat.server.responses import STREAM_HEADERS, SlowReaders, StreamLimits, TurnResponse
 from usechat.stores import Reader, TurnLog
-from usechat.stores.fold import Told
+from usechat.stores.log import Snapshot
 
 pytestmark = pytest.mark.anyio
 
@@ -130,7 +130,7 @@ async def test_a_reader_that_does_not_read_is_cut_also_one_of_a_replay(over: boo
         log.close("done")
     reader = reader_of(log, on_leave=lambda: left.append("left"))
     piece = b"data: 1\n\n" * 50_000
-    reader.tell(Told([piece], 1, len(piece), log.size))
+    reader.begin_with(Snapshot([piece], 1, len(piece), log.size))
 
     async def receive() -> Message:
         return await asyncio.get_running_loop().create_future()
@@ -142,3 +142,27 @@ async def test_a_reader_that_does_not_read_is_cut_also_one_of_a_replay(over: boo
     limits = StreamLimits(behind=100_000, patience=0.01)
     await asyncio.wait_for(TurnResponse(reader, limits, Metrics())({}, receive, send), HANG_SECONDS)
     assert left == ["left"]
+
+
+def test_of_clients_that_stand_still_no_more_are_given_up_than_the_bound_asks_for() -> None:
+    async def receive() -> Message:
+        return await asyncio.get_running_loop().create_future()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.get_running_loop().create_future()
+
+    async def give_up() -> list[bool]:
+        slow, tasks = SlowReaders(250_000, lambda: False), list[asyncio.Task[None]]()
+        for _ in range(3):
+            log = TurnLog("turn")
+            log.extend([b"data: %b\n\n" % (b"x" * 100_000)])
+            response = TurnResponse(reader_of(log), StreamLimits(behind=1), Metrics(), slow=slow)
+            tasks.append(asyncio.create_task(response({}, receive, send)))
+            await asyncio.sleep(5)
+        given_up = [task.done() for task in tasks]
+        for task in tasks:
+            task.cancel()
+        return given_up
+
+    assert run_jumping(give_up()) == [True, False, False]

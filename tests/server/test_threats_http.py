@@ -16,8 +16,8 @@ from websockets.sync.client import ClientConnection, connect
 from support.fast_loop import hurrying, run_fast
 from support.hang import HANG_SECONDS
 from support.loopback import message, serving
-from usechat.agents.chat import Chat
 from usechat.server.app import create_app
+from usechat.turns.chat import Chat
 
 CROWD = 500
 

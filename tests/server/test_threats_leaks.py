@@ -18,12 +18,12 @@ from websockets.sync.client import connect
 from support.hang import HANG_SECONDS
 from support.loopback import STEP, ask, message, parts, serving, text_part
 from usechat import AgentError
-from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
-from usechat.server.chat_settings import ChatSettings
 from usechat.stores import Outcome, TurnHead
 from usechat.stores.memory import MemoryTurnStore
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings
 
 SECRET = "swordfish"  # noqa: S105
 JSON = dict[str, Any]

@@ -13,10 +13,10 @@ from websockets.typing import Origin
 
 from support.hang import HANG_SECONDS
 from support.loopback import FINISHED, last_two, message, read_until, serving
-from usechat.agents.chat import Chat
 from usechat.server.app import create_app
-from usechat.server.chat_settings import ChatSettings
 from usechat.turns import TurnLimits
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings
 
 COOKIE = {"cookie": "user=ada"}
 FOREIGN = ["https://evil.example", "null", "http://127.0.0.1", "https://127.0.0.1.evil.example"]

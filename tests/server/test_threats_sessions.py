@@ -18,9 +18,9 @@ from websockets.typing import Subprotocol
 
 from support.fast_loop import hurrying, run_fast
 from support.loopback import message
-from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.server.auth import Authenticate, bearer_token
+from usechat.turns.chat import Chat
 
 JSON = dict[str, Any]
 NOT_SIGNED_IN = "You are not signed in."

@@ -13,13 +13,13 @@ from websockets.sync.client import connect
 
 from support.hang import HANG_SECONDS
 from support.loopback import FINISHED, STEP, last_two, message, read_until, serving, text_part
-from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.server.app import create_app
 from usechat.server.auth import BearerTokens
-from usechat.server.chat_settings import ChatSettings
 from usechat.stores import Outcome
 from usechat.turns import TurnLimits
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings
 
 JSON = dict[str, Any]
 

@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from support.gateways import serving_gateway
 from support.loopback import ask, serving
-from usechat.agents.chat import Chat
 from usechat.server.app import create_app
 from usechat.stores import TurnLog
+from usechat.turns.chat import Chat
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
@@ -123,8 +123,7 @@ def test_a_turn_of_the_gateway_names_session_chat_and_user() -> None:
 
 def test_without_the_package_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    for module in ("tracing", "spans"):
-        monkeypatch.delitem(sys.modules, f"usechat.server.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, "usechat.server.tracing", raising=False)
     span = import_module("usechat.server.tracing").begin_span("turn", {}, TRACEPARENT, 0.0)
     span.enter()
     span.end("done", TurnLog("turn"))

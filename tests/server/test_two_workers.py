@@ -14,11 +14,10 @@ from support.hang import HANG_SECONDS
 from support.loopback import serving_here
 from support.redis_server import SECRET, RedisServer
 from usechat import Chat, ChatSettings, ToolCall, ToolResult, create_app
-from usechat.agents.registry import AnyAgent
+from usechat.integrations import AnyAgent
 from usechat.protocol.messages import UIMessage
-from usechat.server.chat_settings import Conflict
 from usechat.stores import Outcome
-from usechat.turns.turn import OnEnd
+from usechat.turns.settings import Conflict, OnEnd
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from websockets.typing import Subprotocol
 from support.fast_loop import hurrying, run_fast
 from support.sockets import JSON, House, Page, chunks, error, opening, pondering, sequences, serving, stuck, texts
 from usechat.server.responses import StreamLimits
-from usechat.server.websocket_answer import Answer
+from usechat.server.websocket import SocketRequest
 from usechat.turns.turn import Turn
 
 pytestmark = pytest.mark.anyio
@@ -173,13 +173,14 @@ async def test_an_abort_stops_a_turn_that_waits_to_begin():
         assert await house.kept("chat") == ["hold", "One, two, three.", "hold again"]
 
 
-async def resumed_and_aborted(house: House, page: Page) -> None:
+async def resumed_and_aborted(house: House, page: Page, chat: str = "chat") -> None:
+    request = f"resume {chat}"
     async with opening(house) as first:
-        await first.send("r1", "hold")
+        await first.send("r1", "hold", chat=chat)
         await first.until_text("r1", "two, ")
-        await page.resume("r2")
-        await page.until_text("r2", "One, two, ")
-    await page.abort("r2")
+        await page.resume(request, chat=chat)
+        await page.until_text(request, "One, two, ")
+    await page.abort(request)
 
 
 async def test_an_abort_of_a_resume_stops_the_turn_too():
@@ -221,11 +222,13 @@ async def test_a_message_after_an_abort_of_a_resume_need_not_wait():
         assert await house.ends.get() == ("stopped", "One, two, ")
 
 
-async def test_a_page_that_is_closed_after_an_abort_of_a_resume_has_stopped_the_turn():
+async def test_a_page_that_is_closed_after_aborts_of_resumes_has_stopped_their_turns(caplog: pytest.LogCaptureFixture):
     async with serving(sockets=pondering(3600)) as house:
         async with opening(house) as page:
-            await resumed_and_aborted(house, page)
-        assert await house.ends.get() == ("stopped", "One, two, ")
+            for chat in ("one", "two"):
+                await resumed_and_aborted(house, page, chat)
+        assert [await house.ends.get(), await house.ends.get()] == [("stopped", "One, two, ")] * 2
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_closed_socket_leaves_all_its_turns():
@@ -403,8 +406,10 @@ async def test_a_socket_keeps_nothing_of_what_is_over():
         await house.ends.get()
         house.chats.clear()
         gc.collect()
-        kept = [value for value in gc.get_objects() if isinstance(value, Answer | Turn)]
-        assert [value for value in kept if isinstance(value, Answer) and value.request_id.startswith("over")] == []
+        kept = [value for value in gc.get_objects() if isinstance(value, SocketRequest | Turn)]
+        assert [
+            value for value in kept if isinstance(value, SocketRequest) and value.request_id.startswith("over")
+        ] == []
         assert [value for value in kept if isinstance(value, Turn) and value.claim.head.chat.startswith("over")] == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.session_clients import JSON, brief, joined
 from usechat.session_agent import SessionAgent, SessionSettings, Turn
-from usechat.session_agent.attachments import attachment_parts
+from usechat.session_agent.session import attachment_parts
 
 pytestmark = pytest.mark.anyio
 

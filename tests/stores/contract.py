@@ -23,8 +23,8 @@ from usechat.protocol.sse import SseDecoder
 from usechat.stores import (
     Claim,
     FencedError,
+    IdUsedError,
     Outcome,
-    SpentError,
     StopReason,
     TurnHead,
     TurnRunningError,
@@ -274,7 +274,7 @@ class _StoreMachine(RuleBasedStateMachine):
             if owner.is_fenced:
                 assert isinstance(answer, FencedError)
             elif turn.phase == "claimed" and self._model.spent_of(turn) & set(spends):
-                assert isinstance(answer, SpentError)
+                assert isinstance(answer, IdUsedError)
             else:
                 assert answer is None
                 if turn.phase == "claimed":
@@ -314,14 +314,17 @@ class _StoreMachine(RuleBasedStateMachine):
                 self._model.watching.append(Watching(turn, self._spawn(store.follow(turn.head))))
                 self._check_waiting()
             case "freed":
-                self._model.freed.append(Freed(turn, self._spawn(store.freed(turn.head))))
+                self._model.freed.append(Freed(turn, self._spawn(store.wait_released(turn.head))))
             case "find":
                 self._find(store, _CHATS[number % 2], turn.head.turn[:8] if number % 3 else turn.head.turn)
             case _:
                 self._claim_again(store, turn)
 
     def _find(self, store: TurnStore, chat: str, mark: str) -> None:
-        assert self._run(store.find(chat, mark)) in self._model.may_be_found(chat, mark, self._kept)
+        held = self._model.held(chat)
+        named, live = self._run(store.find(chat, mark))
+        assert named in self._model.may_be_found(chat, mark, self._kept)
+        assert live == (None if held is None else held.head)
 
     def _stop(self, store: TurnStore, turn: Turn, why: StopReason, within: float, times: int) -> None:
         for _ in range(times):
@@ -413,7 +416,7 @@ class _StoreMachine(RuleBasedStateMachine):
         async def attempt() -> Any:
             try:
                 return await work
-            except (FencedError, SpentError, TurnRunningError) as error:
+            except (FencedError, IdUsedError, TurnRunningError) as error:
                 return error
 
         return self._run(attempt())

@@ -5,8 +5,6 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 
-from msgspec import structs
-
 from stores.contract import Producer
 from support.hang import HANG_SECONDS
 from support.redis_server import SECRET, RedisServer
@@ -52,12 +50,12 @@ async def worker(server: RedisServer, *, url: str | None = None, lease: float = 
 @contextmanager
 def without_patience(at: Worker) -> Generator[None, None, None]:
     """Let it give up at once what it asks of Redis."""
-    usual = at.store.settings
-    at.store.settings = structs.replace(usual, patience=0.01)
+    settings = at.store.settings
+    usual, settings.patience = settings.patience, 0.01
     try:
         yield
     finally:
-        at.store.settings = usual
+        settings.patience = usual
 
 
 def head(chat: str = "chat") -> TurnHead:

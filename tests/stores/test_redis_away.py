@@ -7,11 +7,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stores.redis_workers import LIVING, Worker, frames, head, opened, read_all, sent, until, without_patience, worker
+from support.hang import HANG_SECONDS
 from support.redis_server import RedisServer
 from tcp_proxy import TcpProxy
 from usechat.stores import Reader, StoreAwayError, TurnRunningError
 from usechat.stores.redis import outages, store
+from usechat.stores.redis.channels import Channels
 from usechat.stores.redis.claim import RedisClaim
+from usechat.stores.redis.driver import Wire
 
 pytestmark = pytest.mark.anyio
 
@@ -112,7 +115,7 @@ async def test_readers_elsewhere_wait_for_an_owner_who_cannot_give_a_turn_back_b
     ):
         claim, _ = await opened(a)
         reading = await reading_elsewhere(b, claim)
-        # In neither of these times alone, but in both together, a copy would give the turn up.
+        # In neither of these times alone, but in both together, a mirror would give the turn up.
         forgetful.restart()
         await proxy.poison("drop", 1.5 * LIVING)
         forgetful.restart()
@@ -195,12 +198,12 @@ async def test_while_redis_is_away_new_turns_are_refused_and_those_that_run_are_
 ) -> None:
     async with worker(forgetful) as a:
         claim, producer = await opened(a)
-        assert await a.store.answers()
+        assert await a.store.ping()
         forgetful.kill()
         with pytest.raises(StoreAwayError) as refused, without_patience(a):
             await a.store.claim(head("other"))
         assert (refused.value.status, refused.value.retry_after) == (503, 5)
-        assert not await a.store.answers()
+        assert not await a.store.ping()
         assert await a.store.live("chat") == claim.head
         reader = await a.store.follow(claim.head)
         assert reader is not None
@@ -209,14 +212,14 @@ async def test_while_redis_is_away_new_turns_are_refused_and_those_that_run_are_
         assert producer.counts == [0, None, 1, None]
         forgetful.start()
         await until(lambda: producer.counts[-1] == 0)
-        assert await a.store.answers()
+        assert await a.store.ping()
         await a.store.claim(head("other"))
 
 
 def is_known_to_be_away(at: Worker) -> bool:
     try:
         # New turns wait the longest.
-        at.store.line.patience(at.store.settings.patience + store.GIVEN_BACK)
+        at.store.served.worker.pipeline.patience(at.store.settings.patience + store.GIVEN_BACK)
     except StoreAwayError:
         return True
     return False
@@ -240,16 +243,16 @@ async def test_once_redis_is_known_to_be_away_everything_fails_at_once_until_it_
                 kept.find("chat", "mark"),
                 kept.stop(head(), "stopped", 1.0),
                 kept.forget("chat"),
-                kept.are_spent("chat", ["id"]),
+                kept.are_used("chat", ["id"]),
             ):
                 with pytest.raises(StoreAwayError):
                     asked.send(None)
             with pytest.raises(StopIteration) as answered:
-                kept.answers().send(None)
+                kept.ping().send(None)
             assert answered.value.value is False
         forgetful.start()
         # Nobody has asked for anything that could tell.
-        await until(lambda: not kept.line.is_away)
+        await until(lambda: not kept.served.worker.pipeline.is_away)
         assert await kept.live("chat") is None
         await kept.claim(head())
 
@@ -267,19 +270,19 @@ async def test_a_redis_that_does_nothing_for_a_while_gets_everything_later(forge
             if how == "paused":
                 with forgetful.paused():
                     claim.append(frames("1"))
-                    await until(lambda: a.store.line.is_away)
+                    await until(lambda: a.store.served.worker.pipeline.is_away)
                     assert here.unread == 0
             elif how == "full":
                 client.config_set("maxmemory", 1)
                 claim.append(frames("1"))
-                await until(lambda: a.store.line.is_away)
+                await until(lambda: a.store.served.worker.pipeline.is_away)
                 with pytest.raises(StoreAwayError), without_patience(b):
                     await b.store.claim(head("other"))
                 client.config_set("maxmemory", 0)
             elif how == "read-only":
                 client.execute_command("REPLICAOF", "127.0.0.1", "1")
                 claim.append(frames("1"))
-                await until(lambda: a.store.line.is_away)
+                await until(lambda: a.store.served.worker.pipeline.is_away)
                 client.execute_command("REPLICAOF", "NO", "ONE")
             else:
                 client.script_flush()
@@ -307,15 +310,15 @@ async def test_a_turn_lives_whose_redis_was_read_and_took_no_writes_for_longer_t
         with forgetful.client() as client:
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
             # One who looks before the lease has ended, and one who does when it ended long ago, are both too early.
-            b.store.reap(claim.head)
+            b.store.served.reaper.reap(claim.head)
             await asyncio.sleep(2.6 * LIVING)
             async with asyncio.TaskGroup() as group:
                 # Its owner can renew its lease only after Redis is back, and has the time of one lease for it.
                 cut = group.create_task(proxy.poison("drop", 60.0))
-                b.store.reap(claim.head)
+                b.store.served.reaper.reap(claim.head)
                 await asyncio.sleep(0)
                 client.execute_command("REPLICAOF", "NO", "ONE")
-                await until(lambda: not b.store.line.is_away)
+                await until(lambda: not b.store.served.worker.pipeline.is_away)
                 assert await b.store.live("chat") == claim.head
                 cut.cancel()
         assert await claim.seal(frames("1"), "done")
@@ -341,7 +344,7 @@ async def test_a_turn_lives_whose_redis_has_refused_to_renew_its_lease_and_to_lo
                 cut = group.create_task(proxy.poison("drop", 60.0))
                 await asyncio.sleep(0)
                 client.execute_command("ACL", "SETUSER", "default", "+evalsha")
-                b.store.reap(claim.head)
+                b.store.served.reaper.reap(claim.head)
                 assert await b.store.live("chat") == claim.head
                 cut.cancel()
         assert await claim.seal(frames("1"), "done")
@@ -364,10 +367,26 @@ async def test_a_turn_can_end_in_a_memory_that_is_full(forgetful: RedisServer) -
 async def test_an_agent_waits_when_too_much_is_not_in_redis_yet(forgetful: RedisServer) -> None:
     async with worker(forgetful) as a:
         claim, _ = await opened(a)
-        await claim.room()
+        await claim.drain()
         with forgetful.paused():
             claim.append(frames("x" * 5_000_000))
-            waiting = asyncio.create_task(claim.room())
-            await until(lambda: a.store.line.is_away)
+            waiting = asyncio.create_task(claim.drain())
+            await until(lambda: a.store.served.worker.pipeline.is_away)
             assert not waiting.done()
         await waiting
+
+
+async def test_channels_end_although_their_connection_breaks_at_the_same_moment(forgetful: RedisServer) -> None:
+    async with cuttable(forgetful) as (proxy, far):
+        # It takes some rounds of the loop until the break is noticed.
+        for rounds in range(12):
+            channels = Channels(lambda: Wire(far, HANG_SECONDS), HANG_SECONDS, lambda: None)
+            running = asyncio.create_task(channels.run())
+            await channels.join(b"channel", lambda _: None)
+            cutting = asyncio.create_task(proxy.poison("drop", HANG_SECONDS))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.wait([running], timeout=HANG_SECONDS)
+            cutting.cancel()
+            assert running.cancelled(), rounds

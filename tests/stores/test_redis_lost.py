@@ -6,7 +6,7 @@ import time
 import pytest
 
 from stores.contract import Producer
-from stores.redis_workers import LIVING, frames, head, opened, read_all, sent, until, worker
+from stores.redis_workers import LIVING, Worker, frames, head, opened, read_all, sent, until, worker
 from support.redis_server import RedisServer
 from usechat.stores import FencedError
 from usechat.stores.redis import outages
@@ -17,6 +17,13 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def _empty(redis_server: RedisServer) -> None:
     redis_server.empty()
+
+
+def fall_asleep(at: Worker) -> None:
+    """Let it renew no lease, and hear nothing."""
+    served = at.store.served
+    served.worker.leases.stop()
+    served.worker.channels.leave(at.store.keys.workers + served.worker.id, served.turns.hear)
 
 
 async def test_the_turn_of_a_worker_that_died_is_ended_by_one_other_and_read_by_all(either_server: RedisServer) -> None:
@@ -40,11 +47,11 @@ async def test_a_turn_that_nobody_reads_is_ended_as_well_and_one_that_was_only_c
         async with worker(redis_server, lease=LIVING) as a:
             opened_, _ = await opened(a, head("unread"))
             claimed = await a.store.claim(head("claimed"))
-        await b.store.freed(opened_.head)
-        await b.store.freed(claimed.head)
+        await b.store.wait_released(opened_.head)
+        await b.store.wait_released(claimed.head)
         assert [claim.head for claim, _ in b.lost] == [opened_.head]
-        assert await b.store.find("claimed", claimed.head.turn) is None
-        assert await b.store.find("unread", opened_.head.turn) == opened_.head
+        assert (await b.store.find("claimed", claimed.head.turn)).named is None
+        assert (await b.store.find("unread", opened_.head.turn)).named == opened_.head
 
 
 async def test_a_turn_whose_owner_died_before_it_was_released_ends_as_its_owner_had_sealed_it(
@@ -74,12 +81,12 @@ async def test_a_clock_of_redis_that_is_set_forward_ends_no_turn_of_a_worker_tha
             monkeypatch.setattr(outages, "_ours", lambda: (time.monotonic() - 3600) * 1e6)
             with redis_server.client() as client:
                 client.hset(claim.keys.turn, "d", "0")
-            b.store.reap(claim.head)
+            b.store.served.reaper.reap(claim.head)
             await until(lambda: "the clock of Redis was set" in caplog.text)
             claim.append(frames("1"))
             await sent(claim)
             assert (b.lost, producer.fences) == ([], 0)
-        await b.store.freed(claim.head)
+        await b.store.wait_released(claim.head)
         assert [taken.head for taken, _ in b.lost] == [claim.head]
 
 
@@ -112,7 +119,7 @@ async def test_a_turn_is_ended_although_redis_has_lost_what_its_owner_said_befor
             assert not is_sealed or await claim.seal(frames("2"), "done")
         with redis_server.client() as client:
             client.delete(claim.keys.log)
-        await b.store.freed(claim.head)
+        await b.store.wait_released(claim.head)
         there = await b.store.follow(claim.head)
         assert there is not None
         assert (await read_all(there), there.log.outcome) == (frames("last"), "lost")
@@ -155,9 +162,7 @@ async def test_an_owner_that_was_taken_for_dead_writes_nothing_more_and_its_read
         await sent(claim)
         here, there = claim.reader(), await b.store.follow(claim.head)
         assert there is not None
-        # It sleeps: it renews no lease, and hears nothing.
-        a.store.leases.stop()
-        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store.notices.hear)
+        fall_asleep(a)
         await until(lambda: b.lost != [])
         claim.append(frames("2", "3"))
         assert [await read_all(here), await read_all(there)] == [frames("1", "last")] * 2
@@ -169,7 +174,7 @@ async def test_a_claim_that_is_fenced_while_its_opening_is_on_its_way_is_not_ope
         claim, producer = await a.store.claim(head("late")), Producer()
         opening = asyncio.create_task(claim.open(producer, None, ()))
         await asyncio.sleep(0)
-        a.store.notices.hear(f"fenced {claim.head.turn} {claim.epoch}".encode())
+        a.store.served.turns.hear(f"fenced {claim.head.turn} {claim.epoch}".encode())
         with pytest.raises(FencedError):
             await opening
         assert (claim.phase, producer.counts) == ("claimed", [])
@@ -184,8 +189,7 @@ async def test_readers_end_with_an_error_who_have_read_what_redis_lost_before_th
         await sent(claim)
         here = claim.reader()
         assert [here.take_frame(), here.take_frame()] == frames("1", "2")
-        a.store.leases.stop()
-        a.store.channels.leave(a.store.keys.workers + a.store.worker, a.store.notices.hear)
+        fall_asleep(a)
         with redis_server.client() as client:
             # As a crash does it to what is not on the disk yet.
             client.delete(claim.keys.log)

@@ -2,18 +2,19 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from stores.contract import Producer
-from stores.redis_workers import LIVING, frames, head, opened, read_all, sent, until, worker
+from stores.redis_workers import LIVING, Worker, frames, head, opened, read_all, sent, until, worker
 from support.hang import HANG_SECONDS
 from support.redis_server import SECRET, RedisServer
-from usechat.stores import SpentError, StoreAwayError, TurnHead
+from usechat.stores import IdUsedError, StoreAwayError, TurnHead
 from usechat.stores.redis import RedisTurnStore
+from usechat.stores.redis import claim as redis_claim
 from usechat.stores.urls import open_store
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +26,22 @@ TURNS = Path(__file__).parents[2] / "docs" / "concepts" / "turns.md"
 @pytest.fixture(autouse=True)
 def _empty(redis_server: RedisServer) -> None:
     redis_server.empty()
+
+
+@asynccontextmanager
+async def deaf_worker(
+    server: RedisServer, lease: float = 60.0
+) -> AsyncGenerator[tuple[Worker, Callable[[], None]], None]:
+    """A worker, and what makes it deaf: it keeps its other connections, and cannot subscribe again."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "deaf", "reset", "on", "nopass", "~*", "&*", "+@all")
+
+        def deafen() -> None:
+            client.execute_command("ACL", "SETUSER", "deaf", "off")
+            client.execute_command("CLIENT", "KILL", "USER", "deaf", "TYPE", "pubsub")
+
+        async with worker(server, url=server.url.replace("redis://", "redis://deaf:@"), lease=lease) as deaf:
+            yield deaf, deafen
 
 
 async def test_under_the_documented_user_of_redis_a_turn_is_written_read_stopped_and_taken_over(
@@ -40,7 +57,7 @@ async def test_under_the_documented_user_of_redis_a_turn_is_written_read_stopped
     async with worker(redis_server, url=url, lease=LIVING) as b:
         async with worker(redis_server, url=url, lease=LIVING) as a:
             claim, producer = await opened(a)
-            assert await a.store.answers()
+            assert await a.store.ping()
             there = await b.store.follow(claim.head)
             assert there is not None
             claim.append(frames("1"))
@@ -50,10 +67,10 @@ async def test_under_the_documented_user_of_redis_a_turn_is_written_read_stopped
             assert await claim.seal(frames("2"), "stopped")
             await claim.release()
             await stopping
-            assert await b.store.find("chat", claim.head.turn) == claim.head
+            assert (await b.store.find("chat", claim.head.turn)).named == claim.head
             await b.store.forget("chat")
             died, _ = await opened(a)
-        await b.store.freed(died.head)
+        await b.store.wait_released(died.head)
         assert [taken.head for taken, _ in b.lost] == [died.head]
     with redis_server.client() as client:
         # The driver tells its name, where it may.
@@ -75,7 +92,7 @@ async def test_no_id_of_a_user_or_a_chat_is_in_a_key_or_a_channel_and_no_key_is_
             await sent(claim)
             names = [name.decode() for name in (*client.keys("*"), *client.pubsub_channels())]
             assert {re.sub(r"[0-9a-f]{12,}", "#", name) for name in names} == {
-                "usechat:#:mark",
+                "usechat:#:identity",
                 "usechat:#:running",
                 "usechat:#:w:",
                 "usechat:#:w:#",
@@ -97,7 +114,7 @@ async def test_an_id_is_spent_once_by_all_workers(redis_server: RedisServer) -> 
         assert await claim.seal((), "done")
         await claim.release()
         again = await b.store.claim(head())
-        with pytest.raises(SpentError):
+        with pytest.raises(IdUsedError):
             await again.open(Producer(), None, ["other", "once"])
         await again.open(Producer(), None, ["other"])
 
@@ -119,12 +136,12 @@ async def test_of_the_turns_that_have_ended_in_a_chat_the_last_ones_are_kept_unt
             claim.append(frames(of.turn))
             assert await claim.seal((), "done")
             await claim.release()
-        assert [await store.find("chat", of.turn) for of in heads] == [None, *heads[1:]]
+        assert [(await store.find("chat", of.turn)).named for of in heads] == [None, *heads[1:]]
         reader = await store.follow(heads[1])
         assert reader is not None
         assert await read_all(reader) == frames(heads[1].turn)
         await store.forget("chat")
-        assert [await store.find("chat", of.turn) for of in heads] == [None] * 3
+        assert [(await store.find("chat", of.turn)).named for of in heads] == [None] * 3
         with redis_server.client() as client:
             # Those of all chats.
             assert client.dbsize() == 2
@@ -139,22 +156,22 @@ async def test_an_ended_turn_whose_log_was_lost_is_gone(redis_server: RedisServe
         with redis_server.client() as client:
             client.delete(claim.keys.log)
         assert [await at.store.follow(claim.head) for at in (a, b)] == [None, None]
-        assert b.store.copies == {}
+        assert b.store.served.turns.mirrors == {}
 
 
-async def test_copies_of_others_turns_have_a_bound_and_go_with_their_readers(redis_server: RedisServer) -> None:
+async def test_mirrors_have_a_bound_and_go_with_their_readers(redis_server: RedisServer) -> None:
     async with worker(redis_server) as a, worker(redis_server) as b:
         first, _ = await opened(a, head("first"))
         second, _ = await opened(a, head("second"))
         first.append(frames("x" * 1000))
         await sent(first)
-        b.store.settings = structs.replace(b.store.settings, most_copied=9)
+        b.store.settings.most_mirrored = 9
         reader = await b.store.follow(first.head)
         assert reader is not None
         with pytest.raises(StoreAwayError):
             await b.store.follow(second.head)
         reader.leave()
-        assert b.store.copies == {}
+        assert b.store.served.turns.mirrors == {}
         assert await b.store.follow(second.head) is not None
 
 
@@ -177,34 +194,43 @@ async def test_a_store_that_is_not_served_says_so() -> None:
         await open_store("redis://localhost", secret=SECRET).live("chat")
 
 
-async def test_whoever_joins_other_readers_of_a_copy_finds_all_that_redis_has_although_the_copy_has_missed_it(
+async def test_who_joins_the_readers_of_a_mirror_finds_all_that_redis_has_although_the_mirror_has_missed_it(
     redis_server: RedisServer,
 ) -> None:
-    url = redis_server.url.replace("redis://", "redis://deaf:@")
-    with redis_server.client() as client:
-        client.execute_command("ACL", "SETUSER", "deaf", "reset", "on", "nopass", "~*", "&*", "+@all")
-        async with worker(redis_server) as a, worker(redis_server, url=url) as b:
-            claim, _ = await opened(a)
-            claim.append(frames("1"))
-            await sent(claim)
-            first = await b.store.follow(claim.head)
-            assert first is not None
-            # It keeps its other connections, and cannot subscribe again.
-            client.execute_command("ACL", "SETUSER", "deaf", "off")
-            client.execute_command("CLIENT", "KILL", "USER", "deaf", "TYPE", "pubsub")
-            claim.append(frames("2", "3"))
-            await sent(claim)
-            second = await b.store.follow(claim.head)
-            assert second is not None
-            assert (second.log is first.log, second.log.end) == (True, 3)
+    async with worker(redis_server) as a, deaf_worker(redis_server) as (b, deafen):
+        claim, _ = await opened(a)
+        claim.append(frames("1"))
+        await sent(claim)
+        first = await b.store.follow(claim.head)
+        assert first is not None
+        deafen()
+        claim.append(frames("2", "3"))
+        await sent(claim)
+        second = await b.store.follow(claim.head)
+        assert second is not None
+        assert (second.log is first.log, second.log.end) == (True, 3)
+
+
+async def test_a_reader_elsewhere_sees_the_end_although_its_worker_hears_nothing_any_more(
+    redis_server: RedisServer,
+) -> None:
+    async with worker(redis_server, lease=LIVING) as a, deaf_worker(redis_server, lease=LIVING) as (b, deafen):
+        claim, _ = await opened(a)
+        claim.append(frames("1"))
+        there = await b.store.follow(claim.head)
+        assert there is not None
+        deafen()
+        claim.append(frames("2"))
+        assert await claim.seal(frames("3"), "done")
+        await claim.release()
+        assert (await read_all(there), there.log.outcome) == (frames("1", "2", "3"), "done")
 
 
 @pytest.mark.parametrize("rules", [("hset", "hset", "hset"), ("xadd", "hset", "xadd"), ("publish", "hset", "zadd")])
 async def test_a_turn_that_redis_refuses_for_a_while_is_whole_all_the_same(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, rules: tuple[str, str, str]
 ) -> None:
-    for module in ("claim", "appends"):
-        monkeypatch.setattr(f"usechat.stores.redis.{module}.REFUSED", 0.01)
+    monkeypatch.setattr(redis_claim, "_REFUSED", 0.01)
     url = redis_server.url.replace("redis://", "redis://refused:@")
     with redis_server.client() as client:
 
@@ -245,8 +271,7 @@ async def test_a_turn_that_redis_refuses_for_a_while_is_whole_all_the_same(
 async def test_a_turn_whose_end_redis_refuses_for_long_is_given_up_and_keeps_nobody_waiting(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, unsent: list[bytes]
 ) -> None:
-    for module in ("claim", "appends"):
-        monkeypatch.setattr(f"usechat.stores.redis.{module}.REFUSED_FOR", 0.0)
+    monkeypatch.setattr(redis_claim, "_REFUSED_FOR", 0.0)
     url = redis_server.url.replace("redis://", "redis://refused:@")
     with redis_server.client() as client:
         client.execute_command("ACL", "SETUSER", "refused", "reset", "on", "nopass", "~*", "&*", "+@all")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from usechat.sources.deep_agent_events import EVENTS
+from usechat.integrations.deepagent_sdk.events import EVENTS
 
 __all__ = ["ANY_EVENTS", "OPTIONS", "SPOILT_RUNS"]
 

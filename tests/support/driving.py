@@ -1,48 +1,28 @@
 """Turns of a chat that nobody reads, for drivers of agents."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 from support.hang import HANG_SECONDS
-from usechat.agents.chat import Chat, Request
 from usechat.flows import Event
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
-from usechat.stores import StopReason
+from usechat.turns.chat import Chat, Request
 from usechat.turns.output import Output
 
 __all__ = ["Control", "all_of", "new_chat", "until", "user"]
 
 
-class Control:
+class Control(Output):
     """The turn of a chat that nobody reads."""
 
     def __init__(self) -> None:
-        self.stopping = asyncio.Event()
-        self.stopped: StopReason | None = None
-        self.output = Output(MessageWriter("m", new_id=lambda: "id"), self)
-
-    def hold(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def touch(self) -> None:
-        pass
-
-    @property
-    def full(self) -> None:
-        return None
-
-    async def room(self) -> None:
-        pass
+        super().__init__(MessageWriter("m", new_id=lambda: "id"))
 
     def take(self, chunks: Iterable[Chunk]) -> None:
         list(chunks)
-
-    def take_texts(self, part: str, texts: Sequence[str]) -> None:
-        pass
 
     def fail(self, error: BaseException) -> None:
         raise error

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +24,7 @@ __all__ = ["ForkedUsechat"]
 
 # What the commands that serve import, and uvicorn once it serves. Nothing of it looks at the environment.
 _IMPORTED: Final = (
-    *("usechat.cli.app", "usechat.cli.launch", "usechat.cli.launch_gateway", "usechat.session_agent"),
+    *("usechat.cli.app", "usechat.cli.launch", "usechat.gateway.gateway", "usechat.session_agent"),
     *("usechat.flows.runtime", "uvicorn.lifespan.on", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl"),
     *("uvicorn.protocols.websockets.websockets_sansio_impl", "sqlalchemy.dialects.sqlite.aiosqlite"),
 )
@@ -55,7 +56,9 @@ class ForkedUsechat:
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # It may end at this moment.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def _ended(self, seconds: float) -> int | None:
         if self._code is None and select.select([self._told], [], [], seconds)[0]:

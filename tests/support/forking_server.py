@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 
 import uvicorn
 
-from usechat.agents.chat import Chat
 from usechat.server.app import create_app
+from usechat.turns.chat import Chat
 
 
 async def agent(chat: Chat) -> AsyncGenerator[str, None]:

@@ -17,12 +17,13 @@ from websockets.http11 import Request, Response
 from support.hang import HANG_SECONDS
 from support.loopback import message, parts, serving_here
 from usechat.database import Database
-from usechat.server.sessions.directory import SessionDirectory
-from usechat.server.sessions.gateway import sessions_gateway
-from usechat.server.sessions.settings import GatewaySettings
+from usechat.gateway.directory import SessionDirectory
+from usechat.gateway.gateway import sessions_gateway
+from usechat.gateway.settings import GatewaySettings
 from usechat.session_agent import Fault, Script, SessionAgent, SessionSettings
 
 SETTINGS = GatewaySettings(enabled=True)
+FAILED = 'usechat_turns_ended_total{outcome="error"}'
 
 
 class WatchedAgent(SessionAgent):
@@ -85,8 +86,10 @@ class Gateway:
             yield chunks(response)
 
     async def metric(self, name: str) -> float:
+        """A sample by its name and labels, or the sum of all samples of that name."""
         lines = (await self.http.get(f"{self.url}/metrics")).text.splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.split(" ")[0].split("{")[0] == name)
+        samples = [line.rpartition(" ") for line in lines]
+        return sum(float(value) for sample, _, value in samples if name in (sample, sample.partition("{")[0]))
 
 
 async def chunks(response: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:

@@ -7,10 +7,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from usechat.integrations.sources import SOURCES
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
 from usechat.protocol.writer import MessageWriter
-from usechat.sources import SOURCES
 from usechat.stream import map_events
 
 __all__ = ["Case", "cases", "mapped"]

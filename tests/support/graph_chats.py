@@ -8,13 +8,13 @@ import msgspec
 from langchain_core.messages import BaseMessage
 
 from support.scripted_model import ScriptedModel
-from usechat.agents.registry import AnyAgent
 from usechat.history import HistoryStore, MemoryHistory
+from usechat.integrations import AnyAgent
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest, Trigger
 from usechat.protocol.verdict import judge, recorded_events
-from usechat.server.chats import ChatSettings
 from usechat.server.endpoint import ChatEndpoint
+from usechat.turns.settings import ChatSettings
 
 __all__ = ["GraphChat", "heard", "shown"]
 

@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 
+from usechat.events import Mapper
+from usechat.events.mapper import TranslatingMapper
+from usechat.integrations.langgraph.translator import LangGraphTranslator, read_options
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
-from usechat.sources.langgraph import LangGraphMapper, read_options
 
 __all__ = [
     "STEP",
@@ -39,13 +41,13 @@ STEP_END = {"type": "finish-step"}
 STOP = {"type": "finish", "finishReason": "stop"}
 
 
-def new_mapper(continues: UIMessage | None = None, **options: Any) -> LangGraphMapper:
+def new_mapper(continues: UIMessage | None = None, **options: Any) -> Mapper[Part]:
     numbers = count(1)
     writer = MessageWriter("m", new_id=lambda: f"id-{next(numbers)}", continues=continues)
-    return LangGraphMapper(writer, read_options(options))
+    return TranslatingMapper(LangGraphTranslator(read_options(options), continues=continues), writer)
 
 
-def mapped(mapper: LangGraphMapper, *parts: Part, end: bool = False) -> list[Any]:
+def mapped(mapper: Mapper[Part], *parts: Part, end: bool = False) -> list[Any]:
     """The chunks after the message's start."""
     chunks = [chunk for part in parts for chunk in mapper.map(part)]
     chunks += mapper.end() if end else []

@@ -30,7 +30,7 @@ from support.frameworks import (
     tool,
 )
 from support.scripted_model import Reply, ScriptedModel, calls, says, thinks
-from usechat.agents.langgraph import LangGraphAgent
+from usechat.integrations.langgraph import LangGraphAgent
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.values import plain
 
@@ -203,7 +203,7 @@ async def live_parts(name: str) -> AsyncGenerator[Mapping[str, Any], None]:
     make, options = RUNS[name]
     said = UIMessage("a1", "assistant", [{"type": "text", "text": "Hi"}])
     chat = new_chat(user("Hello"), said, user("And now?", "u2"))
-    async with aclosing(LangGraphAgent(make(), **options).events(chat)) as parts:
+    async with aclosing(LangGraphAgent(make(), **options).run(chat)) as parts:
         try:
             async for part in parts:
                 yield part

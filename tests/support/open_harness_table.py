@@ -164,13 +164,13 @@ TOOLS: Final = [
         case="without input",
         before=BEGUN,
         event=agent("tool", toolName="search", toolOutput=1),
-        chunks=[called("r-1-1", {}), answered("r-1-1", 1)],
+        chunks=[called("id-1", {}), answered("id-1", 1)],
     ),
     Row(
         case="without input or output",
         before=BEGUN,
         event=agent("tool", toolName="search"),
-        chunks=[called("r-1-1", {}), answered("r-1-1", None)],
+        chunks=[called("id-1", {}), answered("id-1", None)],
     ),
     Row(
         case="that took its time and returned nothing",

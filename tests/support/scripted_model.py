@@ -1,48 +1,37 @@
-"""A chat model that says what a test wrote down, in pieces or at once."""
+"""The demo's scripted model with what tests need: replies one after the other, waits, failures, no streaming."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
+from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
+
+from usechat.demo import scripted_model
+from usechat.demo.scripted_model import tool_call
 
 __all__ = ["Reply", "ScriptedModel", "calls", "says", "thinks"]
 
 Reply: TypeAlias = Sequence[AIMessageChunk | asyncio.Event | Exception]
-"""The chunks of one answer. At an event the model waits, and an exception it raises."""
+"""The chunks of one reply. At an event the model waits, and an exception it raises."""
 
 
-class ScriptedModel(BaseChatModel):
-    """Answers with one reply after the other, or with what a function makes of the messages.
+class ScriptedModel(scripted_model.ScriptedModel):
+    """Gives one reply after the other, or the replies that a function makes of the messages.
 
-    `seen` are the messages of each call. Each answer used 10 tokens of input and 5 of output.
+    `seen` are the messages of each call. Each reply used 10 tokens of input and 5 of output.
     """
 
-    # A list of replies, or a function; pydantic would take them apart.
+    reply: Any = None
+    # A list of replies, or a function; pydantic would look into their types.
     replies: Any
     streams: bool = True
     seen: list[list[BaseMessage]] = Field(default_factory=list[list[BaseMessage]])
 
-    @property
-    def _llm_type(self) -> str:
-        return "scripted"
-
-    def bind_tools(self, tools: Any, **_options: Any) -> Runnable[Any, AIMessage]:
-        return self
-
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **_options: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
+    async def chunks(self, messages: Sequence[BaseMessage]) -> AsyncIterator[AIMessageChunk]:
         if not self.streams:
             raise NotImplementedError
         for item in self._next(messages):
@@ -50,11 +39,8 @@ class ScriptedModel(BaseChatModel):
                 raise item
             if isinstance(item, asyncio.Event):
                 await item.wait()
-                continue
-            chunk = ChatGenerationChunk(message=item)
-            if run_manager is not None:
-                await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-            yield chunk
+            else:
+                yield item
 
     def _generate(
         self,
@@ -75,8 +61,8 @@ class ScriptedModel(BaseChatModel):
     def _should_stream(self, **options: Any) -> bool:
         return self.streams and super()._should_stream(**options)
 
-    def _next(self, messages: list[BaseMessage]) -> Iterable[AIMessageChunk | asyncio.Event | Exception]:
-        self.seen.append(messages)
+    def _next(self, messages: Sequence[BaseMessage]) -> Iterable[AIMessageChunk | asyncio.Event | Exception]:
+        self.seen.append([*messages])
         replies: Any = self.replies
         reply = cast("Reply", replies(messages) if callable(replies) else replies.pop(0))
         usage: Any = {
@@ -101,9 +87,4 @@ def calls(call_id: str, name: str, args: dict[str, Any], index: int = 0) -> Repl
     """A tool call in three pieces: its name, and its arguments in two."""
     written = json.dumps(args)
     half = len(written) // 2
-    pieces: list[Any] = [
-        {"id": call_id, "name": name, "args": "", "index": index, "type": "tool_call_chunk"},
-        {"id": None, "name": None, "args": written[:half], "index": index, "type": "tool_call_chunk"},
-        {"id": None, "name": None, "args": written[half:], "index": index, "type": "tool_call_chunk"},
-    ]
-    return [AIMessageChunk(content="", tool_call_chunks=[piece]) for piece in pieces]
+    return tool_call(call_id, name, [written[:half], written[half:]], index)

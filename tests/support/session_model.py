@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from usechat.events.mapper import TranslatingMapper
+from usechat.integrations.agent_ops.translator import AgentOpsTranslator
+from usechat.integrations.agent_ops.turns import PromptTracker
 from usechat.protocol.chunks import Chunk, TextDelta
 from usechat.protocol.writer import MessageWriter
-from usechat.sources.agent_ops import AgentOpsMapper
-from usechat.sources.agent_ops_turns import PromptTracker
 
 __all__ = ["Model", "Prompt", "Socket"]
 
@@ -45,17 +46,18 @@ class Socket:
         self.inbox: deque[Frame] = deque()
         self.tracker = PromptTracker(text, user_id=user, channel=channel, claimed=claimed)
         numbers = count()
-        self.mapper = AgentOpsMapper(MessageWriter("m", new_id=lambda: str(next(numbers))))
+        self.translator = AgentOpsTranslator()
+        self.mapper = TranslatingMapper(self.translator, MessageWriter("m", new_id=lambda: str(next(numbers))))
         self.chunks: list[Chunk] = []
         self.sent = False
         self.kinds: list[str] = []
 
     def deliver(self) -> None:
-        sight = self.tracker.see(self.inbox.popleft())
-        self.kinds.append(sight.kind)
-        if sight.frame is not None and sight.kind != "other":
-            self.chunks += self.mapper.map(sight.frame)
-        assert self.tracker.ended or not self.mapper.ended
+        seen = self.tracker.see(self.inbox.popleft())
+        self.kinds.append(seen.kind)
+        if seen.frame is not None and seen.kind != "other":
+            self.chunks += self.mapper.map(seen.frame)
+        assert self.tracker.ended or not self.translator.ended
 
     @property
     def read(self) -> str:

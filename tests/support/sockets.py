@@ -16,16 +16,16 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from support.hang import HANG_SECONDS
-from usechat.agents.chat import Chat
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import Limits
 from usechat.server.auth import Authenticate
-from usechat.server.chat_settings import ChatSettings, Conflict
 from usechat.server.endpoint import ChatEndpoint
 from usechat.server.responses import StreamLimits
 from usechat.server.websocket import ChatSockets
 from usechat.stores import Outcome
 from usechat.turns import TurnLimits
+from usechat.turns.chat import Chat
+from usechat.turns.settings import ChatSettings, Conflict
 
 JSON = dict[str, Any]
 

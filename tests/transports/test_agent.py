@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from support.hang import HANG_SECONDS
-from usechat.agents.chat import Chat
 from usechat.errors import AgentError, RequestError
+from usechat.events import AgentEvent
 from usechat.protocol.chunks import (
     Abort,
     Chunk,
@@ -21,10 +21,10 @@ from usechat.protocol.chunks import (
     TextStart,
 )
 from usechat.protocol.requests import ChatRequest, decode_request
-from usechat.sources.plain import PlainEvent
 from usechat.transports import ChatTransport
 from usechat.transports.agent import AgentTransport
-from usechat.turns.clocks import TurnLimits
+from usechat.turns.chat import Chat
+from usechat.turns.settings import TurnLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -58,12 +58,12 @@ def said(chunks: list[Chunk]) -> str:
     return "".join(chunk.delta for chunk in chunks if isinstance(chunk, TextDelta))
 
 
-async def greets(chat: Chat) -> AsyncGenerator[PlainEvent]:
+async def greets(chat: Chat) -> AsyncGenerator[AgentEvent]:
     yield f"You said {chat.text}"
     yield "."
 
 
-def greets_in_a_thread(chat: Chat) -> Iterator[PlainEvent]:
+def greets_in_a_thread(chat: Chat) -> Iterator[AgentEvent]:
     yield f"You said {chat.text}"
     yield "."
 
@@ -72,7 +72,7 @@ async def returns(chat: Chat) -> str:
     return f"You said {chat.text}."
 
 
-async def waits(chat: Chat) -> AsyncGenerator[PlainEvent]:
+async def waits(chat: Chat) -> AsyncGenerator[AgentEvent]:
     yield "So"
     await asyncio.Event().wait()
 
@@ -140,7 +140,7 @@ async def test_whoever_comes_back_gets_the_turn_from_its_beginning_and_leaves_wi
 async def test_a_turn_that_nobody_reads_is_stopped_when_its_last_reader_has_left() -> None:
     closed = asyncio.Event()
 
-    async def agent(chat: Chat) -> AsyncGenerator[PlainEvent]:
+    async def agent(chat: Chat) -> AsyncGenerator[AgentEvent]:
         try:
             yield "So"
             await asyncio.Event().wait()

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from support.hang import HANG_SECONDS
-from usechat.agents.chat import Chat
 from usechat.errors import RequestError
 from usechat.flows import Command, Event, FlowRuntime, NodeContext, NodeFunction, RunSnapshot, Runtime, agent_node
+from usechat.integrations.open_harness.translator import TransportOptions
 from usechat.protocol.chunks import Abort, Chunk, Data, Error, Finish, Start, TextDelta
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import Trigger, decode_request
-from usechat.sources.open_harness import TransportOptions
 from usechat.transports.agent import AgentTransport
 from usechat.transports.open_harness import OpenHarnessChatTransport
-from usechat.turns.clocks import TurnLimits
+from usechat.turns.chat import Chat
+from usechat.turns.settings import TurnLimits
 
 pytestmark = pytest.mark.anyio
 

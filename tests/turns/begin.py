@@ -8,23 +8,28 @@ from itertools import count
 from typing import Final, TypeVar
 
 from turns.play import FOREVER, chunks_of, masked
+from usechat.history import Tail
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.messages import UIMessage
+from usechat.protocol.requests import ChatRequest
 from usechat.protocol.writer import MessageWriter
-from usechat.stores import Claim, Lost, Outcome, Producer, Reader, StopReason, TurnHead, TurnLog, TurnStore
+from usechat.stores import Claim, Found, Lost, Outcome, Producer, Reader, StopReason, TurnHead, TurnLog
 from usechat.stores.memory import MemoryTurnStore
-from usechat.turns.clocks import TurnLimits
-from usechat.turns.opening import Prepared
-from usechat.turns.turn import Turn
-from usechat.turns.turns import Conflict, Turns, TurnSettings
+from usechat.turns.chat import Chat, Request
+from usechat.turns.output import Output
+from usechat.turns.pending import Admission, PendingTurn
+from usechat.turns.settings import ChatSettings, Conflict, TurnLimits
+from usechat.turns.turns import Turns
 
-__all__ = ["Asks", "FarStore", "Host", "hang", "read_to_the_end"]
+__all__ = ["Asks", "FarStore", "Host", "NearStore", "hang", "read_to_the_end"]
 
 _T = TypeVar("_T")
 _numbers: Final = count(1)
+_SETTINGS: Final = ChatSettings()
+_asked: Final = dict[str, "Asks"]()
 
 
-async def hang(_: Turn) -> None:
+async def hang(_: Chat) -> None:
     await asyncio.Event().wait()
 
 
@@ -32,67 +37,42 @@ async def _nothing() -> None:
     pass
 
 
-class Asks:
-    """Somebody who asks for a turn."""
+class Asks(PendingTurn):
+    """Somebody who asks for a turn, by an id of its own."""
 
     def __init__(
         self,
         chat: str = "a",
         owner: str = "owner",
         *,
-        drive: Callable[[Turn], Awaitable[None]] = hang,
+        drive: Callable[[Chat], Awaitable[None]] = hang,
         regenerates: str | None = None,
-        spends: Sequence[str] = (),
+        uses: Sequence[str] = (),
         may_replace: bool = True,
         is_awaited: bool = False,
         address: str = "",
     ) -> None:
-        self.address = address
-        number = next(_numbers)
-        self.head = TurnHead(f"{number:08x}-turn", chat, owner, f"m{number}")
+        asked = ChatRequest(id=f"asks-{next(_numbers)}", last=UIMessage("u", "user", []))
+        super().__init__(asked, Request({}, {}), owner, _SETTINGS, chat=chat, address=address)
+        _asked[asked.id] = self
         self.regenerates = regenerates
-        self.stopped: StopReason | None = None
-        self.checked: list[TurnHead] = []
+        # The ids of the running messages after which it was to begin.
+        self.checked: list[str] = []
         self.check_it: Callable[[], Awaitable[None]] = _nothing
         self.prepare_it: Callable[[], Awaitable[None]] = _nothing
-        self.claim: Claim | None = None
-        self.turn: Turn | None = None
-        self._drive = drive
-        self._spends = spends
-        self._may_replace = may_replace
-        self._is_awaited = is_awaited
-
-    def may_replace(self) -> bool:
-        return self._may_replace
-
-    def is_awaited(self) -> bool:
-        return self._is_awaited
-
-    async def check(self, running: TurnHead) -> None:
-        self.checked.append(running)
-        await self.check_it()
-
-    async def prepare(self, claim: Claim) -> Prepared:
-        assert claim.head == self.head
-        self.claim = claim
-        await self.prepare_it()
-        ids = count(1)
-        return Prepared(MessageWriter(self.head.message_id, new_id=lambda: f"id-{next(ids)}"), None, self._spends)
-
-    def opened(self, log: TurnLog) -> None:
-        pass
-
-    async def drive(self, turn: Turn) -> None:
-        self.turn = turn
-        await self._drive(turn)
+        self.chat: Chat | None = None
+        self.drive = drive
+        self.uses = uses
+        self.may_replace = may_replace
+        self.is_awaited = is_awaited
 
 
 class Host:
-    """Turns, with a note of each answer that was stored and of each end."""
+    """Turns, with a note of each answer that was stored and of each end: their agent and telemetry."""
 
     def __init__(
         self,
-        store: TurnStore | None = None,
+        store: "NearStore | FarStore | None" = None,
         *,
         limits: TurnLimits = FOREVER,
         conflict: Conflict = "replace",
@@ -100,28 +80,19 @@ class Host:
         per_address: int = 1000,
         per_process: int = 1000,
     ) -> None:
-        self.store = store or MemoryTurnStore()
+        self.store = store or NearStore()
         self.stored: list[str] = []
         self.ends: list[tuple[str, Outcome]] = []
         self.store_it: Callable[[], Awaitable[None]] = _nothing
-        settings = TurnSettings(
-            limits=limits,
+        settings = ChatSettings(
+            turn=limits,
             conflict=conflict,
-            per_owner=per_owner,
-            per_address=per_address,
-            per_process=per_process,
+            turns_per_user=per_owner,
+            turns_per_address=per_address,
+            turns_per_process=per_process,
+            error_text=masked,
         )
-        self.turns = Turns(self.store, self, settings, explain=masked, ended=self._ended)
-
-    async def has_ended(self, head: TurnHead) -> bool:
-        return head.turn in self.stored
-
-    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
-        await self.store_it()
-        self.stored.append(head.turn)
-
-    async def _ended(self, head: TurnHead, outcome: Outcome, message: UIMessage) -> None:
-        self.ends.append((head.turn, outcome))
+        self.turns = Turns(self, self._drive, self.store, _History(self), settings, self)
 
     async def begin(self, asks: Asks) -> Reader:
         """Begin a turn, and read its first chunk."""
@@ -131,6 +102,67 @@ class Host:
 
     async def stop_all(self, *asked: Asks) -> None:
         await asyncio.gather(*(self.turns.stop(asks.head) for asks in asked))
+
+    async def _drive(self, chat: Chat, output: Output) -> None:
+        asks = _asked[chat.id]
+        asks.chat = chat
+        await asks.drive(chat)
+
+    def gives_way(self, chat_id: str, user: str | None) -> bool:
+        return _asked[chat_id].may_replace
+
+    def awaits_message(self, chat_id: str, user: str | None) -> bool:
+        return _asked[chat_id].is_awaited
+
+    def started(self, pending: PendingTurn, log: TurnLog) -> None:
+        pass
+
+    def ended(self, head: TurnHead, outcome: Outcome) -> None:
+        self.ends.append((head.turn, outcome))
+
+    def fenced(self, head: TurnHead) -> None:
+        pass
+
+
+class _History:
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def admit(self, pending: PendingTurn) -> Admission:
+        asks = _asked[pending.chat_id]
+        if asks.writing is not None:
+            asks.checked.append(asks.writing)
+            await asks.check_it()
+        return Admission(Tail(0), 0, [], asks.asked.last, "", approval_ids=list(asks.uses), messages=[])
+
+    async def begin(self, pending: PendingTurn, epoch: int) -> None:
+        await _asked[pending.chat_id].prepare_it()
+
+    def writer(self, head: TurnHead, continues: UIMessage | None, value_limit: int) -> MessageWriter:
+        ids = count(1)
+        return MessageWriter(head.message_id, new_id=lambda: f"id-{next(ids)}")
+
+    async def load(self, head: TurnHead) -> list[UIMessage]:
+        return []
+
+    async def has_ended(self, head: TurnHead) -> bool:
+        return head.turn in self._host.stored
+
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+        await self._host.store_it()
+        self._host.stored.append(head.turn)
+
+
+class NearStore(MemoryTurnStore):
+    """A store in this process, with a note of the last claim of each turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims: dict[str, Claim] = {}
+
+    async def claim(self, head: TurnHead) -> Claim:
+        self.claims[head.turn] = claim = await super().claim(head)
+        return claim
 
 
 async def read_to_the_end(reader: Reader) -> list[Chunk]:
@@ -142,16 +174,20 @@ async def read_to_the_end(reader: Reader) -> list[Chunk]:
 class FarStore:
     """A store to which each way takes some time."""
 
-    def __init__(self, inner: TurnStore | None = None) -> None:
-        self._inner = inner or MemoryTurnStore()
+    def __init__(self) -> None:
+        self._inner = NearStore()
+        self.claims = self._inner.claims
 
     async def claim(self, head: TurnHead) -> Claim:
         return FarClaim(await _far(partial(self._inner.claim, head)))
 
+    def local(self, chat: str) -> TurnHead | None:
+        return self._inner.local(chat)
+
     async def live(self, chat: str) -> TurnHead | None:
         return await _far(partial(self._inner.live, chat))
 
-    async def find(self, chat: str, mark: str) -> TurnHead | None:
+    async def find(self, chat: str, mark: str) -> Found:
         return await _far(partial(self._inner.find, chat, mark))
 
     async def follow(self, head: TurnHead) -> Reader | None:
@@ -163,17 +199,17 @@ class FarStore:
     async def forget(self, chat: str) -> None:
         await _far(partial(self._inner.forget, chat))
 
-    async def opened(self, head: TurnHead, within: float) -> bool:
-        return await _far(partial(self._inner.opened, head, within))
+    async def wait_opened(self, head: TurnHead, within: float) -> bool:
+        return await _far(partial(self._inner.wait_opened, head, within))
 
-    async def are_spent(self, chat: str, ids: Sequence[str]) -> bool:
-        return await _far(partial(self._inner.are_spent, chat, ids))
+    async def are_used(self, chat: str, ids: Sequence[str]) -> bool:
+        return await _far(partial(self._inner.are_used, chat, ids))
 
-    async def freed(self, head: TurnHead) -> None:
-        await _far(partial(self._inner.freed, head))
+    async def wait_released(self, head: TurnHead) -> None:
+        await _far(partial(self._inner.wait_released, head))
 
-    async def answers(self) -> bool:
-        return await _far(self._inner.answers)
+    async def ping(self) -> bool:
+        return await _far(self._inner.ping)
 
     def serve(self, lost: Lost) -> AbstractAsyncContextManager[None]:
         return self._serve(lost)
@@ -198,14 +234,14 @@ class FarClaim:
     def sealed(self) -> tuple[Sequence[bytes], Outcome] | None:
         return self._inner.sealed
 
-    async def open(self, producer: Producer, continues: UIMessage | None, spends: Sequence[str]) -> None:
-        await _far(partial(self._inner.open, producer, continues, spends))
+    async def open(self, producer: Producer, continues: UIMessage | None, uses: Sequence[str]) -> None:
+        await _far(partial(self._inner.open, producer, continues, uses))
 
     def append(self, frames: Sequence[bytes]) -> None:
         self._inner.append(frames)
 
-    async def room(self) -> None:
-        await self._inner.room()
+    async def drain(self) -> None:
+        await self._inner.drain()
 
     async def seal(self, last: Sequence[bytes], outcome: Outcome) -> bool:
         return await _far(partial(self._inner.seal, last, outcome))

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from support.fast_loop import run_jumping
-from turns.begin import Asks, FarStore, Host, read_to_the_end
+from turns.begin import Asks, FarStore, Host, NearStore, read_to_the_end
 from usechat.errors import RequestError, UsechatError
 from usechat.protocol.chunks import Abort, Finish, Start
-from usechat.stores import Reader, TurnStore
-from usechat.stores.memory import MemoryTurnStore
-from usechat.turns.clocks import TurnLimits
+from usechat.stores import Reader
+from usechat.turns.chat import Chat
+from usechat.turns.settings import TurnLimits
 from usechat.turns.turn import Turn
 
-stores = pytest.mark.parametrize("new_store", [MemoryTurnStore, FarStore])
-NewStore = Callable[[], TurnStore]
+stores = pytest.mark.parametrize("new_store", [NearStore, FarStore])
+NewStore = Callable[[], NearStore | FarStore]
 
 
 async def status(work: Coroutine[Any, Any, Any]) -> int:
@@ -63,7 +63,7 @@ def test_exactly_as_many_turns_begin_as_may(
 @stores
 def test_a_place_is_free_when_the_answer_is_readable(new_store: NewStore) -> None:
     async def main() -> None:
-        async def done(_: Turn) -> None:
+        async def done(_: Chat) -> None:
             pass
 
         host = Host(new_store(), per_owner=1)
@@ -106,9 +106,9 @@ def test_an_opening_that_fails_leaves_no_trace(new_store: NewStore, fails: str) 
     async def main() -> None:
         host = Host(new_store(), limits=TurnLimits(), per_process=1)
         async with host.turns.serve():
-            asks = Asks(spends=["once"] if fails == "spent" else ())
+            asks = Asks(uses=["once"] if fails == "spent" else ())
             if fails == "spent":
-                first = Asks(spends=["once"])
+                first = Asks(uses=["once"])
                 await host.begin(first)
                 await host.stop_all(first)
                 await asyncio.sleep(1)
@@ -117,10 +117,9 @@ def test_an_opening_that_fails_leaves_no_trace(new_store: NewStore, fails: str) 
                 await host.turns.begin(asks)
             assert refused.value.status == {"prepare": 422, "late": 503, "spent": 409}[fails]
             assert await host.store.live("a") is None
-            assert await host.store.find("a", asks.head.turn) is None
+            assert (await host.store.find("a", asks.head.turn)).named is None
             assert await host.store.follow(asks.head) is None
-            assert asks.claim is not None
-            assert not asks.claim.log.readers
+            assert not host.store.claims[asks.head.turn].log.readers
             # Neither the place nor the queue is taken.
             assert await status(host.begin(Asks("a"))) == 200
             assert asks.head.turn not in [turn for turn, _ in host.ends]
@@ -133,12 +132,12 @@ def test_no_timer_or_reader_holds_a_turn_that_could_not_be_opened(new_store: New
     async def main() -> None:
         host = Host(new_store(), limits=TurnLimits())
         async with host.turns.serve():
-            first = Asks(spends=["once"])
+            first = Asks(uses=["once"])
             await host.begin(first)
             await host.stop_all(first)
             before = {id(thing) for thing in gc.get_objects() if type(thing) is Turn}
             try:
-                await host.turns.begin(Asks(spends=["once"]))
+                await host.turns.begin(Asks(uses=["once"]))
             # What is raised holds its frames, and must be gone first.
             except RequestError:
                 refused = True
@@ -163,7 +162,7 @@ def test_a_refusal_leaves_the_running_turn_alone(new_store: NewStore) -> None:
             asks.check_it = refuse
             assert await status(host.begin(asks)) == 422
             assert await status(host.begin(stranger)) == 404
-            assert (asks.checked, await host.store.live("a")) == ([running.head], running.head)
+            assert (asks.checked, await host.store.live("a")) == ([running.head.message_id], running.head)
             # Its place is its own again: when it ends, it is free.
             assert await status(host.begin(Asks("b"))) == 429
             await host.stop_all(running)
@@ -176,7 +175,7 @@ def test_a_refusal_leaves_the_running_turn_alone(new_store: NewStore) -> None:
 
 @pytest.mark.parametrize(
     ("new_store", "after"),
-    [(MemoryTurnStore, 0), (MemoryTurnStore, 0.5), (FarStore, 0.015), (FarStore, 0.5), (FarStore, 1.03)],
+    [(NearStore, 0), (NearStore, 0.5), (FarStore, 0.015), (FarStore, 0.5), (FarStore, 1.03)],
 )
 def test_who_is_cancelled_leaves_a_whole_turn_and_its_reader_leaves(new_store: NewStore, after: float) -> None:
     async def main() -> None:
@@ -193,10 +192,10 @@ def test_who_is_cancelled_leaves_a_whole_turn_and_its_reader_leaves(new_store: N
             await asyncio.wait([begins])
             await asyncio.sleep(3)
             assert (begins.cancelled(), await host.store.live("a")) == (True, asks.head)
-            assert asks.turn is not None
-            assert not asks.turn.claim.log.readers
+            assert asks.chat is not None
+            assert not host.store.claims[asks.head.turn].log.readers
             await asyncio.sleep(4)
-            assert (host.ends, asks.turn.stopped) == ([(asks.head.turn, "stopped")], "left")
+            assert (host.ends, asks.chat.stopped) == ([(asks.head.turn, "stopped")], "left")
             assert await host.store.live("a") is None
 
     run_jumping(main())
@@ -236,7 +235,21 @@ def test_a_stop_before_the_turn_is_open_begins_and_aborts_it() -> None:
             reader: Reader = await begins
             assert await read_to_the_end(reader) == [Start(asks.head.message_id), Abort()]
             assert (host.stored, host.ends) == ([asks.head.turn], [(asks.head.turn, "stopped")])
-            assert asks.turn is None
+            assert asks.chat is None
+
+    run_jumping(main())
+
+
+@stores
+def test_a_turn_that_is_stopped_before_it_begins_never_runs_its_agent(new_store: NewStore) -> None:
+    async def main() -> None:
+        host, asks = Host(new_store()), Asks()
+        asks.stopped = "stopped"
+        async with host.turns.serve():
+            reader = await host.turns.begin(asks)
+            assert await read_to_the_end(reader) == [Start(asks.head.message_id), Abort()]
+            await asyncio.sleep(1)
+            assert (host.ends, asks.chat) == ([(asks.head.turn, "stopped")], None)
 
     run_jumping(main())
 
@@ -244,7 +257,7 @@ def test_a_stop_before_the_turn_is_open_begins_and_aborts_it() -> None:
 def test_whoever_hangs_in_its_opening_loses_the_chat_to_the_next() -> None:
     async def main() -> None:
         # As if it were another process: its own bound is not the one that ends it.
-        store = MemoryTurnStore()
+        store = NearStore()
         slow, quick = Host(store), Host(store)
         asks, later = Asks(), Asks()
 

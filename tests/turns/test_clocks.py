@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import pytest
 
 from support.fast_loop import run_jumping
-from turns.play import HEAD, Played, masked, play_drive
+from turns.play import Played, play_drive
+from usechat.events import SubAgent, ToolCall, ToolResult
+from usechat.events.mapper import EventMapper
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, Start
-from usechat.stores.memory import MemoryTurnStore
-from usechat.turns.clocks import TurnLimits
+from usechat.turns.settings import TurnLimits
 
 IDLE = Error("The agent did not answer in time.")
 TOTAL = Error("The answer took too long.")
@@ -80,12 +80,9 @@ def test_a_turn_lingers_from_the_moment_its_last_reader_leaves() -> None:
 
 def test_without_linger_the_turn_stops_when_its_last_reader_leaves() -> None:
     async def main() -> None:
-        store = MemoryTurnStore()
-        claim = await store.claim(HEAD)
-        played = Played(store, claim, lingers(0), masked, None)
-        readers = [claim.reader(), claim.reader()]
-        await claim.open(played.turn, None, ())
-        played.turn.start(partial(hang, played))
+        played = Played(lingers(0))
+        await played.begin(lambda _chat, _output: hang(played))
+        readers = [played.reader, played.claim.reader()]
         await asyncio.sleep(10)
         readers[0].leave()
         assert played.turn.outcome is None
@@ -167,6 +164,43 @@ def test_the_idle_clock_stands_still_for_an_approval() -> None:
 
     assert ends(TurnLimits(linger=None), drive) == (IDLE, 1120)
     assert ends(TurnLimits(linger=None, total=500), drive) == (TOTAL, 500)
+
+
+def test_a_tool_may_run_silently_for_longer_than_the_idle_clock() -> None:
+    async def drive(played: Played) -> None:
+        played.chat.write.tool_input("a", "build", {})
+        await asyncio.sleep(600)
+        played.chat.write.tool_output("a", 1, preliminary=True)
+        await asyncio.sleep(600)
+        played.chat.write.tool_output("a", 2)
+        await asyncio.Event().wait()
+
+    assert ends(TurnLimits(linger=None), drive) == (IDLE, 1320)
+    assert ends(TurnLimits(linger=None, total=500), drive) == (TOTAL, 500)
+
+
+def test_a_tool_of_a_sub_agent_may_run_silently_as_well() -> None:
+    async def drive(played: Played) -> None:
+        turn = played.turn
+        mapper = EventMapper(turn.writer)
+        for event in (ToolCall("a", "build", {}), ToolResult("a", 1)):
+            turn.write(mapper.map, SubAgent("s", "builder", event))
+            await asyncio.sleep(600)
+
+    assert ends(TurnLimits(linger=None), drive) == (IDLE, 720)
+
+
+def test_a_call_whose_input_is_streamed_or_wrong_does_not_stop_the_idle_clock() -> None:
+    async def streams(played: Played) -> None:
+        played.chat.write.tool_input_start("a", "build")
+        await asyncio.Event().wait()
+
+    async def fails(played: Played) -> None:
+        played.chat.write.tool_input_error("a", "build", "{", "No JSON.")
+        await asyncio.Event().wait()
+
+    assert ends(TurnLimits(linger=None), streams) == (IDLE, 120)
+    assert ends(TurnLimits(linger=None), fails) == (IDLE, 120)
 
 
 @pytest.mark.parametrize("happen", [joins, nobody_knows, nobody_reads])

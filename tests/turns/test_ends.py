@@ -10,7 +10,7 @@ import pytest
 
 from support.fast_loop import run_jumping
 from support.hang import HANG_SECONDS
-from turns.play import CLOSED, GREETING, HEAD, Played, open_turn, play_drive
+from turns.play import CLOSED, GREETING, HEAD, Played, play_drive
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish
 from usechat.stores import Outcome
 
@@ -105,13 +105,12 @@ async def test_whoever_was_told_of_the_end_finds_the_chat_free(
 
 def test_on_end_may_hang_without_keeping_the_chat() -> None:
     async def main() -> None:
-        played = await open_turn()
+        played = await play_drive(hang)
         played.on_end = partial(asyncio.sleep, 1000)
-        played.turn.start(partial(hang, played))
         played.turn.stop("stopped")
-        await played.turn.released()
+        await played.released()
         assert (await played.store.live(HEAD.chat), asyncio.get_running_loop().time()) == (None, 0)
-        await played.ended(None)
+        await played.ended(2000)
         assert asyncio.get_running_loop().time() == pytest.approx(1000)
 
     run_jumping(main())

@@ -7,20 +7,18 @@ from functools import partial
 import pytest
 
 from support.fast_loop import run_jumping
-from turns.begin import Asks, FarStore, Host, read_to_the_end
+from turns.begin import Asks, FarStore, Host, NearStore, read_to_the_end
 from usechat.errors import RequestError
 from usechat.protocol.chunks import Abort, Finish, Start
-from usechat.stores import TurnStore
-from usechat.stores.memory import MemoryTurnStore
-from usechat.turns.turn import Turn
-from usechat.turns.turns import Conflict
+from usechat.turns.chat import Chat
+from usechat.turns.settings import Conflict
 
-stores = pytest.mark.parametrize("new_store", [MemoryTurnStore, FarStore])
-NewStore = Callable[[], TurnStore]
+stores = pytest.mark.parametrize("new_store", [NearStore, FarStore])
+NewStore = Callable[[], NearStore | FarStore]
 
 
-def sleeps(seconds: float) -> Callable[[Turn], asyncio.Future[None]]:
-    def drive(_: Turn) -> asyncio.Future[None]:
+def sleeps(seconds: float) -> Callable[[Chat], asyncio.Future[None]]:
+    def drive(_: Chat) -> asyncio.Future[None]:
         return asyncio.ensure_future(asyncio.sleep(seconds))
 
     return drive
@@ -34,8 +32,8 @@ def test_the_newer_turn_replaces_the_older(new_store: NewStore) -> None:
             reader = await host.begin(first)
             await host.begin(second)
             assert await read_to_the_end(reader) == [Start(first.head.message_id), Abort()]
-            assert first.turn is not None
-            assert (first.turn.stopped, second.checked) == ("replaced", [first.head])
+            assert first.chat is not None
+            assert (first.chat.stopped, second.checked) == ("replaced", [first.head.message_id])
             assert (await host.store.live("a"), host.ends) == (second.head, [(first.head.turn, "stopped")])
 
     run_jumping(main())
@@ -50,7 +48,7 @@ def test_a_turn_that_must_not_be_replaced_goes_on_and_the_newer_one_is_refused(n
             refused = Asks(may_replace=False)
             with pytest.raises(RequestError, match=r"An answer is still being written in this chat\.") as error:
                 await host.begin(refused)
-            assert (error.value.status, refused.checked) == (409, [first.head])
+            assert (error.value.status, refused.checked) == (409, [first.head.message_id])
             assert (await host.store.live("a"), host.ends) == (first.head, [])
             # To regenerate its answer ends it all the same.
             again = Asks(regenerates=first.head.message_id, may_replace=False)
@@ -80,8 +78,8 @@ def test_a_turn_that_waits_for_the_next_one_ends_for_it(new_store: NewStore, con
         async with host.turns.serve():
             await host.begin(first)
             await host.begin(second)
-            assert first.turn is not None
-            assert (await host.store.live("a"), first.turn.stopped) == (second.head, "replaced")
+            assert first.chat is not None
+            assert (await host.store.live("a"), first.chat.stopped) == (second.head, "replaced")
 
     run_jumping(main())
 
@@ -239,8 +237,8 @@ def test_a_process_that_ends_gives_its_turns_time_and_then_stops_them(new_store:
             await drains
             assert loop.time() - began == pytest.approx(20, abs=0.2)
             assert host.ends == [(quick.head.turn, "done"), (slow.head.turn, "stopped")]
-            assert slow.turn is not None
-            assert slow.turn.stopped == "shutdown"
+            assert slow.chat is not None
+            assert slow.chat.stopped == "shutdown"
 
     run_jumping(main())
 

@@ -1,17 +1,17 @@
 """What an agent can do to its turn: everything but keep it from ending, once."""
 
 import asyncio
+import gc
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from support.fast_loop import run_fast, run_jumping
 from support.hang import HANG_SECONDS
-from turns.play import CLOSED, FOREVER, GREETING, HEAD, Played, open_turn, play, play_drive
-from usechat.agents.chat import Chat
+from turns.play import CLOSED, FOREVER, GREETING, HEAD, Played, play, play_drive
 from usechat.protocol.chunks import (
     Abort,
     Error,
@@ -24,7 +24,8 @@ from usechat.protocol.chunks import (
     ToolInputAvailable,
     ToolOutputError,
 )
-from usechat.turns.clocks import TurnLimits
+from usechat.turns.chat import Chat
+from usechat.turns.settings import TurnLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -88,6 +89,47 @@ async def test_whatever_an_agent_raises_ends_its_turn_at_once(error: BaseExcepti
     }
     played = await play(shapes[shape])
     assert await played.ended() == [*GREETING, *CLOSED, Error("masked")]
+
+
+@raised
+@pytest.mark.parametrize("shape", ["async generator", "nested", "coroutine"])
+async def test_whatever_a_task_raises_that_an_agent_waits_for_ends_its_turn_and_closes_the_agent(
+    error: BaseException, shape: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed = list[str]()
+
+    async def fail() -> None:
+        raise error
+
+    async def wait() -> None:
+        try:
+            # The loop itself ends by these two, so they cannot come out of a task.
+            direct = isinstance(error, KeyboardInterrupt | SystemExit)
+            await (fail() if direct else asyncio.create_task(fail()))
+        finally:
+            closed.append(shape)
+
+    async def async_generator(chat: Chat) -> AsyncIterator[str]:
+        yield "hello"
+        await wait()
+
+    async def nested(chat: Chat) -> AsyncIterator[str]:
+        return async_generator(chat)
+
+    async def coroutine(chat: Chat) -> None:
+        chat.write.text("hello")
+        await wait()
+
+    shapes: dict[str, Callable[[Chat], Any]] = {
+        "async generator": async_generator,
+        "nested": nested,
+        "coroutine": coroutine,
+    }
+    played = await play(shapes[shape])
+    assert await played.ended() == [*GREETING, *CLOSED, Error("masked")]
+    gc.collect()
+    await asyncio.sleep(0)
+    assert (closed, [record.getMessage() for record in caplog.records if record.name == "asyncio"]) == ([shape], [])
 
 
 @raised
@@ -195,13 +237,12 @@ async def test_an_answer_that_cannot_be_stored_frees_the_chat() -> None:
     async def fail() -> None:
         raise ValueError("no database")
 
-    played = await open_turn()
+    played = await play_drive(hang)
     played.store_answer = fail
     played.on_end = fail
-    played.turn.start(partial(hang, played))
     played.turn.stop("stopped")
     async with asyncio.timeout(HANG_SECONDS):
-        await played.turn.released()
+        await played.released()
     assert (await played.store.live(HEAD.chat), played.chunks) == (None, [Start("m"), Abort()])
 
 
@@ -247,7 +288,7 @@ def test_an_agent_that_cleans_up_is_waited_for_before_the_chat_is_free() -> None
         played = await play_drive(drive)
         await asyncio.sleep(0)
         played.turn.stop("stopped")
-        await played.turn.released()
+        await played.released()
         assert (steps, asyncio.get_running_loop().time()) == (["cleaned"], pytest.approx(0.5))
 
     run_jumping(main())
@@ -263,24 +304,10 @@ async def test_a_text_of_an_error_that_fails_itself_is_replaced(text: Any) -> No
     async def agent(chat: Chat) -> None:
         raise KeyError("secret")
 
-    played = await play(agent, explain=explain)
-    assert await played.ended() == [Start("m"), Error("Something went wrong.")]
-
-
-async def test_a_turn_that_is_stopped_before_it_starts_never_runs_its_agent() -> None:
-    ran: list[str] = []
-
-    async def work() -> None:
-        ran.append("ran")
-
-    played = await open_turn()
-    played.turn.stop("stopped")
-    await asyncio.sleep(0)
-    assert played.events == []
-    played.turn.start(work)
-    assert await played.ended() == [Start("m"), Abort()]
-    await asyncio.sleep(0)
-    assert ran == []
+    played = await play(agent, error_text=explain)
+    *before, last = await played.ended()
+    assert (before, isinstance(last, Error)) == ([Start("m")], True)
+    assert re.fullmatch(r"Something went wrong\. \(Error [0-9a-f]{8}\)", cast("Error", last).error_text)
 
 
 async def test_an_agent_that_ended_its_message_may_go_on() -> None:
@@ -326,7 +353,7 @@ def test_the_idle_clock_hears_a_thread() -> None:
             await asyncio.to_thread(played.text, "x")
             await asyncio.sleep(10)
         assert played.turn.outcome is None
-        assert (await played.ended(None))[-1] == Error("The agent did not answer in time.")
+        assert (await played.ended(1000))[-1] == Error("The agent did not answer in time.")
 
     run_fast(main(), 100)
 
@@ -352,6 +379,5 @@ async def test_a_turn_that_another_owner_took_over_says_and_stores_nothing() -> 
     played.text("hello")
     played.turn.fenced(is_here=True)
     played.text("too late")
-    async with asyncio.timeout(HANG_SECONDS):
-        await played.turn.ended()
+    await played.over()
     assert (played.chunks, played.turn.outcome, played.events) == (GREETING, "lost", [])

@@ -11,8 +11,8 @@ import pytest
 
 from support.fast_loop import run_jumping
 from support.hang import HANG_SECONDS
-from turns.play import CLOSED, FOREVER, GREETING, HEAD, Played, chunks_of, play
-from usechat.agents.chat import Chat
+from turns.play import CLOSED, GREETING, HEAD, Played, chunks_of, play
+from usechat.events import AgentEvent, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
 from usechat.protocol.chunks import (
     Abort,
     Chunk,
@@ -34,14 +34,10 @@ from usechat.protocol.chunks import (
     ToolOutputError,
 )
 from usechat.protocol.codec import decode_chunk, encode_chunk
-from usechat.protocol.messages import UIMessage
 from usechat.protocol.sse import SseDecoder
-from usechat.protocol.writer import MessageWriter
-from usechat.sources.plain import PlainEvent, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
-from usechat.stores import Outcome
-from usechat.stores.memory import MemoryTurnStore
-from usechat.turns.clocks import TurnLimits
-from usechat.turns.turn import Turn
+from usechat.turns.chat import Chat
+from usechat.turns.output import Output
+from usechat.turns.settings import TurnLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +67,7 @@ async def test_an_async_generator_is_a_turn() -> None:
 async def test_texts_that_come_together_are_chunks_of_their_own_in_their_order() -> None:
     words = [f'{number} %d é "{number}" ' for number in range(300)]
 
-    async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
+    async def agent(chat: Chat) -> AsyncIterator[AgentEvent]:
         for number, word in enumerate(words):
             yield word
             if number == 150:
@@ -188,7 +184,7 @@ async def test_a_coroutine_may_write_and_return_the_last_word() -> None:
 
 
 async def test_an_agent_may_yield_events_and_chunks() -> None:
-    async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
+    async def agent(chat: Chat) -> AsyncIterator[AgentEvent]:
         yield Reasoning("hm")
         yield StructuredOutput({"n": 1})
         yield ToolCall("a", "search", {})
@@ -220,7 +216,7 @@ async def test_an_agent_may_yield_events_and_chunks() -> None:
 
 
 async def test_every_way_to_say_data_takes_its_name_with_or_without_the_prefix() -> None:
-    async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
+    async def agent(chat: Chat) -> AsyncIterator[AgentEvent]:
         yield Data("weather", 1)
         yield Data("data-weather", 2)
         yield {"type": "data-weather", "data": 3}
@@ -252,8 +248,8 @@ class Forecast(TextDelta, frozen=True, tag="forecast"):
         Data(cast("str", 7), 1),
     ],
 )
-async def test_what_is_no_chunk_of_the_protocol_ends_the_turn_before_it_is_sent(event: PlainEvent) -> None:
-    async def yields(chat: Chat) -> AsyncIterator[PlainEvent]:
+async def test_what_is_no_chunk_of_the_protocol_ends_the_turn_before_it_is_sent(event: AgentEvent) -> None:
+    async def yields(chat: Chat) -> AsyncIterator[AgentEvent]:
         yield event
 
     async def writes(chat: Chat) -> None:
@@ -405,29 +401,24 @@ async def test_a_fast_agent_lets_others_run() -> None:
     assert rounds >= 3
 
 
-@pytest.mark.parametrize("stopped", [False, True])
-async def test_a_turn_that_is_over_is_gone_without_the_garbage_collector(stopped: bool) -> None:
-    async def work() -> None:
+@pytest.mark.parametrize(("stopped", "runs"), [(False, True), (True, True), (True, False)])
+async def test_a_turn_that_is_over_is_gone_without_the_garbage_collector(stopped: bool, runs: bool) -> None:
+    async def work(_chat: Chat, _output: Output) -> None:
         if stopped:
             await asyncio.Event().wait()
-
-    async def ignore(_outcome: Outcome, _message: UIMessage) -> None:
-        pass
 
     gc.collect()
     gc.disable()
     try:
-        claim = await MemoryTurnStore().claim(HEAD)
-        writer, log = MessageWriter("m", new_id=str), claim.log
-        turn = Turn(claim, writer, None, limits=FOREVER, explain=str, store_answer=ignore, on_end=ignore)
-        await claim.open(turn, None, ())
-        turn.start(work)
-        if stopped:
+        played = Played()
+        await played.begin(work)
+        log, gone = played.claim.log, weakref.ref(played.turn)
+        if runs:
             await asyncio.sleep(0)
-            turn.stop("stopped")
-        await turn.ended()
-        gone = weakref.ref(turn)
-        del turn
+        if stopped:
+            played.turn.stop("stopped")
+        await played.over()
+        del played.turn, played.chat
         for _ in range(5):
             await asyncio.sleep(0)
         assert gone() is None

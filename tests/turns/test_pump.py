@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from turns.play import CLOSED, FOREVER, GREETING, HEAD, Played, play
-from usechat.agents.chat import Chat
 from usechat.protocol.chunks import Chunk, Data, Error, Finish, TextDelta
 from usechat.protocol.frames import decode_frame
-from usechat.turns.clocks import TurnLimits
-from usechat.turns.failures import explain
+from usechat.turns.chat import Chat
+from usechat.turns.settings import TurnLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -154,7 +153,7 @@ async def test_whatever_else_an_agent_yields_ends_its_turn(value: Any, text: str
         yield value
         yield "never"
 
-    played = await play(threaded if in_thread else agent, explain=explain)
+    played = await play(threaded if in_thread else agent, error_text=None)
     assert await played.ended() == [*GREETING, *CLOSED, Error(text)]
 
 
@@ -162,7 +161,7 @@ async def test_a_dict_that_is_no_chunk_ends_the_turn() -> None:
     async def agent(chat: Chat) -> AsyncIterator[dict[str, Any]]:
         yield {"type": "unheard-of"}
 
-    chunks = await (await play(agent, explain=explain)).ended()
+    chunks = await (await play(agent, error_text=None)).ended()
     assert isinstance(chunks[-1], Error)
     assert chunks[-1].error_text.startswith("An agent cannot yield a dict that is no chunk. ")
 
@@ -267,7 +266,7 @@ async def test_an_agent_that_asks_for_room_waits_for_the_furthest_reader() -> No
         for number in range(5):
             chat.write.data("n", "x" * 1000)
             said.append(number)
-            await chat.room()
+            await chat.drain()
 
     played = await play(agent, TurnLimits(linger=None, idle=None, total=None, ahead=1500))
     slow, fast = played.claim.reader(), played.claim.reader()
@@ -308,7 +307,7 @@ async def test_without_a_bound_or_a_reader_there_is_always_room() -> None:
     async def agent(chat: Chat) -> AsyncIterator[str]:
         for _ in range(5):
             yield "x" * 1000
-            await chat.room()
+            await chat.drain()
 
     assert (await (await play(agent, TurnLimits(linger=None, ahead=10))).ended())[-1] == Finish("stop")
     played = await play(agent, FOREVER)
@@ -322,7 +321,7 @@ async def test_a_stop_wakes_an_agent_that_waits_for_room() -> None:
     async def agent(chat: Chat) -> None:
         chat.write.text("x" * 1000)
         try:
-            await chat.room()
+            await chat.drain()
         finally:
             woken.set()
 

@@ -9,8 +9,8 @@ import pytest
 
 from support.hang import HANG_SECONDS
 from turns.play import CLOSED, GREETING, play
-from usechat.agents.chat import Chat
 from usechat.protocol.chunks import Abort, Finish
+from usechat.turns.chat import Chat
 from usechat.turns.threads import Threads
 
 pytestmark = pytest.mark.anyio

@@ -9,19 +9,18 @@ from typing import Any
 from starlette.applications import Starlette
 
 from usechat import (
+    AgentEvent,
     Chat,
     ChatEndpoint,
     ChatSettings,
     Data,
     DeepAgent,
-    Error,
+    Document,
     File,
     GatewaySettings,
-    PlainEvent,
     Reasoning,
     SessionDirectory,
-    SourceDocument,
-    SourceUrl,
+    Source,
     ToolCall,
     ToolError,
     ToolResult,
@@ -32,10 +31,11 @@ from usechat import (
     to_openai,
 )
 from usechat.flows import FlowRuntime
+from usechat.protocol.chunks import Error
 from usechat.transports.open_harness import OpenHarnessChatTransport
 
 
-async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
+async def agent(chat: Chat) -> AsyncIterator[AgentEvent]:
     messages: list[UIMessage] = await chat.history()
     yield f"{len(messages)} messages, the last one: {messages[-1].text}"
     yield Reasoning("Let me see.")
@@ -43,8 +43,8 @@ async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
     yield ToolResult("call-1", {"degrees": 12})
     yield ToolError("call-2", "No such city.")
     yield Data("data-note", {"seen": True})
-    yield SourceUrl("source-1", "https://docs.example")
-    yield SourceDocument("source-2", "text/plain", "Notes")
+    yield Source("https://docs.example")
+    yield Document("Notes", "text/plain")
     yield File("data:,", "text/plain")
     yield {"type": "data-own", "data": None}
     chat.write.data("progress", {"done": 1}, id="p", transient=True)
@@ -61,7 +61,7 @@ async def agent(chat: Chat) -> AsyncIterator[PlainEvent]:
         await asyncio.sleep(0)
 
 
-def sync_agent(chat: Chat) -> Iterator[PlainEvent]:
+def sync_agent(chat: Chat) -> Iterator[AgentEvent]:
     yield chat.text
 
 

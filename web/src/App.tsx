@@ -7,7 +7,7 @@ import { Sidebar } from "./chat/Sidebar.tsx";
 import { SignIn } from "./chat/SignIn.tsx";
 import { messageOf } from "./chat/errors.ts";
 import { Connection } from "./connection.ts";
-import type { ChatEntry } from "./kit.ts";
+import type { ChatEntry } from "./react.ts";
 import { isRecording, readRecording, type Recording } from "./recording/file.ts";
 import { onSignedOut } from "./session.ts";
 import { type Agent, loadSettings, type Settings } from "./settings.ts";
@@ -19,7 +19,7 @@ interface Place {
   chatId: string;
 }
 
-/** The chat, or the question who is asking. */
+/** The chat, or the sign-in. */
 export function App({ settings }: { settings: Settings }) {
   const [{ agents, signedIn }, setSettings] = useState(settings);
   useEffect(() => onSignedOut(() => setSettings({ agents, signedIn: false })), [agents]);
@@ -65,7 +65,7 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
   const [problem, setProblem] = useState("");
   const inspectorButton = useRef<HTMLButtonElement>(null);
   const menuButton = useRef<HTMLButtonElement>(null);
-  // The keyboard goes back to where it came from.
+  // The focus goes back to where it came from.
   const closeInspector = () => {
     setInspecting(false);
     inspectorButton.current?.focus();
@@ -97,7 +97,7 @@ function Window({ agents, connection, chatId, link, go }: WindowProps) {
 
   const drop = (event: DragEvent) => {
     const file = [...event.dataTransfer.files].find(isRecording);
-    // What is not taken would be opened by the browser, in place of the chat.
+    // The browser would open a file that is not taken, in place of the chat.
     event.preventDefault();
     if (file === undefined) return;
     void readRecording(file).then((read) => {
@@ -223,7 +223,7 @@ function placeOf(agents: Agent[]): Place {
   const agent = agents.find(({ name }) => name === query.get("agent")) ?? agents[0];
   if (agent === undefined) throw new Error("The server has no agent.");
   const chatId = query.get("chat") ?? generateId();
-  // A page that is loaded again shows the same chat.
+  // A reloaded page shows the same chat.
   if (!query.has("chat")) history.replaceState(null, "", address(agents, agent, chatId));
   return { agent, chatId };
 }

@@ -14,7 +14,7 @@ import { signedFetch } from "./session.ts";
 import type { Agent } from "./settings.ts";
 import { Transport } from "./transport.ts";
 
-/** A chat, and who hears of data that is in no message. */
+/** A chat, and the listener for data that is in no message. */
 export interface OpenChat {
   chat: Chat<UIMessage>;
   onData: ChatOnDataCallback<UIMessage>;
@@ -29,7 +29,7 @@ export class Connection {
 
   readonly agent: Agent;
 
-  /** `base` is another server than that of the page. */
+  /** `base` is the address of another server than the page's. */
   constructor(agent: Agent, base: typeof fetch = signedFetch) {
     this.agent = agent;
     this.#tabs = new BroadcastChannel(`usechat ${agent.path}`);
@@ -41,7 +41,7 @@ export class Connection {
     this.transport = new Transport(agent, fetch, socket);
   }
 
-  /** The chat with this id, which goes on when nobody looks at it; one that is new begins with these messages. */
+  /** The chat with this id, which goes on while another chat is shown. A new one begins with these messages. */
   open(id: string, messages: UIMessage[]): OpenChat {
     const known = this.#chats.get(id);
     if (known) return known;
@@ -64,7 +64,7 @@ export class Connection {
     this.#chats.delete(id);
   }
 
-  /** Calls back with the chat that another tab has changed; the value takes the callback away. */
+  /** Calls back with the chat that another tab has changed. The returned function removes the callback. */
   onOthers(callback: (chatId: string) => void): () => void {
     this.#listeners.add(callback);
     return () => this.#listeners.delete(callback);

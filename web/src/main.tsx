@@ -9,7 +9,7 @@ import { createRoot } from "react-dom/client";
 
 import { App } from "./App.tsx";
 import { messageOf } from "./chat/errors.ts";
-import { PART_STYLES } from "./kit.ts";
+import { PART_STYLES } from "./react.ts";
 import { loadSettings } from "./settings.ts";
 
 // As a sheet of its own, since the page's policy takes no element with a style.

@@ -9,25 +9,25 @@ export const token = {
 
 const listeners = new Set<() => void>();
 
-/** Calls back when the server asks for a sign-in; the value takes the callback away. */
+/** Calls back when the server asks for a sign-in. The returned function removes the callback. */
 export function onSignedOut(callback: () => void): () => void {
   listeners.add(callback);
   return () => listeners.delete(callback);
 }
 
-/** The headers that say who asks. */
+/** The headers that identify the user. */
 export const signature = (): Record<string, string> => (token.get() ? { authorization: `Bearer ${token.get()}` } : {});
 
 /** `fetch` with the token, if there is one. */
 export const signedFetch: typeof fetch = async (input, init) => {
   let response = await send(input, init);
-  // A server that signs its pages in by itself, and was started again, knows this one when it has asked for the settings.
+  // A server that signs in its pages itself, and has restarted, sets its cookie with the settings.
   if (response.status === 401 && (await isKnown())) response = await send(input, init);
   if (response.status === 401) listeners.forEach((callback) => callback());
   return (await isFromServer(response)) ? response : notFound(response.url);
 };
 
-/** Whether it is the server's: what a proxy says of an address that it does not know is a page, or no sentence. */
+/** Whether a response comes from the server. A proxy that does not know the address answers with a page, or with no sentence. */
 async function isFromServer(response: Response): Promise<boolean> {
   if (response.headers.get("content-type")?.includes("html") && (response.ok || response.status === 404)) return false;
   return response.status !== 404 || /\.\s*$|"error"/.test(await response.clone().text());

@@ -1,9 +1,9 @@
-/** What the server tells the page: the agents behind it, and whether it knows who asks. */
+/** The page's settings from the server: its agents, and whether the user is signed in. */
 import { signedFetch } from "./session.ts";
 
 export interface Prompt {
   text: string;
-  /** What it shows, in a few words, or nothing. */
+  /** What it demonstrates, in a few words, or nothing. */
   shows: string;
 }
 
@@ -13,19 +13,19 @@ export interface Agent {
   name: string;
   /** A sentence about it, or nothing. */
   about: string;
-  /** What a user may begin with. */
+  /** Prompts to begin with. */
   prompts: Prompt[];
-  /** The clients that its streams are for, as `usechat check --client` names them. */
+  /** The clients that its streams are for, by the names of `usechat check --client`. */
   client: string;
-  /** Whether the server keeps the messages; otherwise the page sends all of them each time. */
+  /** Whether the server keeps the messages. Otherwise the page sends all of them each time. */
   keeps: boolean;
-  /** Whether the server has a list of chats for whoever asks. */
+  /** Whether the server lists the user's chats. */
   lists: boolean;
-  /** Where it takes the answer to a question; without one that is a message. */
+  /** The path that takes answers to questions. Without one, an answer is a message. */
   answers: string | null;
   /** The address of its WebSocket, if it has one. */
   socket: string | null;
-  /** Below which paths of this server its text may show images. */
+  /** The paths of this server below which its text may show images. */
   images: string[];
 }
 
@@ -41,7 +41,7 @@ export async function loadSettings(): Promise<Settings> {
   return { agents: agents.map(below), signedIn };
 }
 
-/** With paths of this origin; the server gives them relative to the page, which a proxy may have put anywhere. */
+/** The agent with paths of this origin. The server sends them relative to the page, because a proxy may add a prefix. */
 function below(agent: Agent): Agent {
   const path = (given: string) => new URL(given, location.href).pathname;
   const { answers, socket, images } = agent;

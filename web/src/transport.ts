@@ -1,7 +1,7 @@
 /** The chat of one agent on the server: sends, reads on, stops, lists and deletes. */
 import { type ChatTransport, DefaultChatTransport, type UIMessage, WebSocketChatTransport, type WebSocketChatTransportInitOptions } from "ai";
 
-import { type ChatEntry, UsechatTransport } from "./kit.ts";
+import { type ChatEntry, UsechatTransport } from "./react.ts";
 import { signature } from "./session.ts";
 import type { Agent } from "./settings.ts";
 
@@ -9,12 +9,12 @@ type Socket = NonNullable<WebSocketChatTransportInitOptions<UIMessage>["webSocke
 export type Wire = "SSE" | "WebSocket";
 
 export class Transport implements ChatTransport<UIMessage> {
-  /** Over what the next answer comes. */
+  /** What carries the next answer. */
   wire: Wire = "SSE";
   readonly #agent: Agent;
   readonly #fetch: typeof fetch;
   readonly #kept: UsechatTransport;
-  /** Where the server keeps no messages, all of them are sent, and what is cut is lost. */
+  /** For a server that keeps no messages: sends all of them, and does not reconnect by itself. */
   readonly #sent: DefaultChatTransport<UIMessage>;
 
   /** Opens a socket when it is first used. */
@@ -27,7 +27,7 @@ export class Transport implements ChatTransport<UIMessage> {
     this.#sent = new DefaultChatTransport({ api: agent.path, fetch });
     this.#socket = new WebSocketChatTransport({
       url: agent.socket ?? "",
-      // It may be given bytes of memory that is shared, which nobody sends here.
+      // Its type allows shared memory, which is never sent here.
       webSocket: webSocket as Socket,
       headers: signature,
       prepareSendMessagesRequest: ({ messages }) => ({ messages: agent.keeps ? messages.slice(-1) : messages }),
@@ -43,7 +43,7 @@ export class Transport implements ChatTransport<UIMessage> {
     return this.#agent.keeps ? this.#kept : this.#sent;
   }
 
-  /** Stops an agent that an aborted request does not stop. */
+  /** Stops the agent, which an aborted request would not stop. */
   async halt(chatId: string, turn: string | undefined): Promise<void> {
     if (this.#agent.keeps) return;
     const query = turn === undefined ? "" : `?turn=${encodeURIComponent(turn)}`;
@@ -54,7 +54,7 @@ export class Transport implements ChatTransport<UIMessage> {
     return this.#agent.keeps ? this.#kept.messages(chatId) : [];
   }
 
-  /** The chats of whoever asks; none where the server has no list for them. */
+  /** The user's chats, or none if the server does not list them. */
   async chats(after?: string): Promise<{ chats: ChatEntry[]; next?: string }> {
     return this.#agent.lists ? this.#kept.chats(after) : { chats: [] };
   }
@@ -63,7 +63,7 @@ export class Transport implements ChatTransport<UIMessage> {
     return this.#kept.remove(chatId);
   }
 
-  /** Answers a question where it was asked; false where the answer has to be a message. */
+  /** Answers a question. False if the answer has to be a message. */
   async answer(questionId: string, answer: string | boolean): Promise<boolean> {
     if (this.#agent.answers === null) return false;
     const response = await this.#fetch(this.#agent.answers, {

@@ -8,12 +8,11 @@ from usechat.cli.demo import demo
 from usechat.cli.doctor import doctor
 from usechat.cli.gateway import gateway
 from usechat.cli.map import map_log
-from usechat.cli.react import react
+from usechat.cli.react import print_types, react
 from usechat.cli.replay import replay
 from usechat.cli.serve import serve
 from usechat.cli.session_agent import session_agent
 from usechat.cli.sessions import sessions
-from usechat.cli.types import print_types
 
 __all__ = ["app"]
 
@@ -47,4 +46,4 @@ def options(
     *,
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
 ) -> None:
-    """The options that stand before a command."""
+    """The options before the command."""

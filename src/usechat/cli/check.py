@@ -1,4 +1,4 @@
-"""`usechat check`: is a recorded stream legal, and which clients take it?"""
+"""`usechat check`: is a recorded stream legal, and which clients accept it?"""
 
 import sys
 from pathlib import Path
@@ -19,19 +19,21 @@ __all__ = ["check"]
 
 
 def check(
-    file: Annotated[str, typer.Argument(help="An SSE body, the output of `curl -i`, or a chunk a line; - for stdin.")],
+    file: Annotated[
+        str, typer.Argument(help="An SSE body, the output of `curl -i`, or one chunk per line; - for stdin.")
+    ],
     *,
-    client: Annotated[ClientName, typer.Option(help="The clients that must take the stream.")] = "portable",
+    client: Annotated[ClientName, typer.Option(help="The clients that must accept the stream.")] = "portable",
     continues: Annotated[
         str | None, typer.Option(metavar="FILE", help="The message that the stream continues, as --message prints it.")
     ] = None,
     message: Annotated[bool, typer.Option("--message", help="Print the message that the client builds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also where a message is left untidy.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also if a message is left untidy.")] = False,
 ) -> None:
-    """Judge a recorded stream: exit 0 if the clients take it, 1 with the first violation if one refuses it.
+    """Judge a recorded stream: exit 0 if the clients accept it, 1 with the first violation if one refuses it.
 
-    What only leaves the message untidy (a part that stays streaming) is told as a warning.
+    A stream that only leaves the message untidy, such as a part that stays streaming, gets a warning.
     """
     verdict = _judge(_read(file), client, None if continues is None else _message(continues))
     ok = verdict.violation is None and not (strict and verdict.warnings)
@@ -63,7 +65,7 @@ def _message(file: str) -> UIMessage:
     except ValueError as error:
         raise typer.BadParameter(f"{file} is not JSON: {error}.") from None
     if message.role != "assistant":
-        raise typer.BadParameter(f"{file}: The message must be one of the assistant.")
+        raise typer.BadParameter(f"{file}: It must be a message of the assistant.")
     return message
 
 

@@ -1,12 +1,23 @@
-"""What is said about a database to whoever named it."""
+"""Opens the databases that options name."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-__all__ = ["cause", "database_name"]
+from sqlalchemy.exc import SQLAlchemyError
+
+from usechat.cli.options import ServeError
+from usechat.database import Database
+from usechat.errors import DatabaseBusyError
+
+__all__ = ["database_name", "use_database"]
+
+_T = TypeVar("_T")
 
 
 def database_name(url: str) -> str:
-    """What to call a database, without the passwords that its URL may hold."""
+    """The database without the passwords that its URL may hold."""
     parts = urlsplit(url)
     name = parts.path.removeprefix("/")
     if parts.scheme.startswith("sqlite"):
@@ -14,6 +25,28 @@ def database_name(url: str) -> str:
     return f"{name} on {parts.hostname or 'localhost'}"
 
 
-def cause(error: BaseException) -> str:
-    """The words of the first error, which say what is wrong with the database."""
-    return str(error) if error.__cause__ is None else cause(error.__cause__)
+def use_database(url: str, work: Callable[[Database], Awaitable[_T]], problem: str) -> _T:
+    """Do the work with the database of this URL, and close it.
+
+    Raises:
+        ServeError: The URL is wrong, or the database cannot be used, which is the `problem`.
+    """
+
+    try:
+        database = Database(url)
+    except (ValueError, ImportError) as error:
+        raise ServeError(str(error)) from error
+
+    async def use() -> _T:
+        try:
+            return await work(database)
+        finally:
+            await database.aclose()
+
+    try:
+        return asyncio.run(use())
+    except (SQLAlchemyError, DatabaseBusyError) as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ServeError(f"{problem}: {cause}.") from error

@@ -1,29 +1,35 @@
 """`usechat demo`: the product tour."""
 
-from typing import Final
+import os
 
 import typer
 
-from usechat.cli.refusal import refuse
-from usechat.cli.settings import ListenSettings, ServeError
-from usechat.cli.shared_options import Host, Port
-from usechat.extras import missing
+from usechat.cli.options import ListenSettings, command_of, refuse, refusing
 
 __all__ = ["demo"]
 
-_DEFAULT: Final = ListenSettings()
 
-
-def demo(*, host: Host = _DEFAULT.host, port: Port = _DEFAULT.port) -> None:
-    """Serve a page with an agent of each kind, on this computer; they need neither a key nor a network."""
-    settings = ListenSettings(host=host, port=port)
+@command_of(ListenSettings)
+def demo(settings: ListenSettings) -> None:
+    """Serve a page with one agent of each kind, on this computer. They need no key and no network."""
     if not settings.local:
-        refuse(f"The demo is for this computer only, not for {host}: whoever opens its page is signed in.")
-    try:
-        from usechat.cli.launch_demo import run
-    except ModuleNotFoundError as error:
-        refuse(missing("usechat demo", error, "server"))
-    try:
-        run(settings, typer.echo)
-    except ServeError as error:
-        refuse(str(error))
+        refuse(f"The demo is for this computer only, not for {settings.host}: it signs in all who open its page.")
+    with refusing("usechat demo", "server"):
+        from usechat.cli.listening import listen, serve
+        from usechat.demo.app import make_demo
+        from usechat.server.origins import LOOPBACK_HOSTS
+        from usechat.server.page import BUILT
+
+        listener = listen(settings)
+        made = make_demo(hosts=(*LOOPBACK_HOSTS, settings.netloc), environ=os.environ)
+        made.app.state.exit_hard = True
+        width = max(len(agent.name) for agent in made.agents)
+        agents = "".join(f"  {agent.name:{width}}  {agent.about}\n" for agent in made.agents)
+        missing = "".join(f"{sentence}\n" for sentence in made.missing)
+        is_built = (BUILT / "index.html").is_file()
+        unbuilt = "" if is_built else "Its page is not built: make page builds it, with Node 20.\n"
+        typer.echo(
+            f"The usechat demo is at http://{settings.netloc}:{listener.getsockname()[1]}\n\n{agents}\n"
+            f"{missing}{unbuilt}Chats are kept in memory. Only this computer can connect. Ctrl-C stops it.\n"
+        )
+        serve(made.app, listener)

@@ -1,4 +1,4 @@
-"""`usechat doctor`: is the Redis that keeps the turns fit for it?"""
+"""`usechat doctor`: can this Redis keep the turns?"""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -7,8 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from usechat.cli.refusal import refuse
-from usechat.extras import missing
+from usechat.cli.options import refuse, refusing
 
 if TYPE_CHECKING:
     # Its driver is an extra.
@@ -32,14 +31,12 @@ def doctor(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Look whether a Redis can keep the turns of several workers: exit 0 if so, 1 with what to do if not.
+    """Check whether a Redis can keep the turns of several workers. Exit 0 if it can, 1 with what to do if not.
 
-    A warning is something to know, and no reason for 1. Nothing is left in the Redis.
+    Warnings do not change the exit code. The doctor leaves nothing in the Redis.
     """
-    try:
+    with refusing("usechat doctor", "redis"):
         from usechat.cli.redis_checks import examine
-    except ModuleNotFoundError as error:
-        refuse(missing("usechat doctor", error, "redis"))
     try:
         findings = examine(store)
     except ValueError as error:

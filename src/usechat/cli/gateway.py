@@ -1,182 +1,149 @@
-"""`usechat gateway`: the sessions of Agent Ops at an address."""
+"""`usechat gateway`: serve the sessions of Agent Ops."""
 
 import os
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from msgspec import field
+from typer import Option
 
-from usechat.cli.refusal import refuse
-from usechat.cli.settings import GatewayCommand
-from usechat.cli.shared_options import Client, Cors, Directory, Grace, Host, LogFormat, Port, check_seconds
-from usechat.errors import UsechatError
-from usechat.extras import missing
-from usechat.server.sessions.settings import GatewaySettings
-from usechat.sources.agent_ops_options import AgentOpsOptions
+from usechat.cli.options import Directory, ServeError, ServerSettings, check_seconds, command_of, refuse, refusing
+from usechat.gateway.settings import SWITCH, GatewaySettings
+from usechat.integrations.agent_ops.options import AgentOpsOptions
+
+if TYPE_CHECKING:
+    # The server's packages are an extra.
+    from usechat.server.auth import JwtAuth
 
 __all__ = ["gateway"]
 
-_COMMAND: Final = GatewayCommand(upstream="", directory="")
 _DEFAULT: Final = GatewaySettings()
 _VARIABLE: Final = "USECHAT_UPSTREAM_TOKEN"
 
-_Upstream: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        envvar="USECHAT_UPSTREAM",
-        metavar="URL",
-        help="Where the sessions are, such as ws://localhost:8787; /api/sessions/SESSION/ws comes behind it.",
-    ),
-]
-_UpstreamToken: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        envvar=_VARIABLE,
-        metavar="TOKEN",
-        help="The gateway's own token for the upstream, in place of each user's. Better set in the environment: "
-        "everybody on the computer can see the options of a command.",
-    ),
-]
-_Path: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_PATH", help="The path of the sessions.")]
-_Idle: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        envvar="USECHAT_IDLE",
-        min=1,
-        callback=check_seconds,
-        help="Seconds without a frame after which a turn is aborted.",
-    ),
-]
-_KeepAlive: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        envvar="USECHAT_KEEP_ALIVE",
-        min=1,
-        callback=check_seconds,
-        help="Seconds of silence before a stream gets a comment.",
-    ),
-]
-_Linger: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        envvar="USECHAT_LINGER",
-        min=0,
-        callback=check_seconds,
-        help="Seconds for which a turn goes on that nobody reads any more.",
-    ),
-]
-_Patience: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        envvar="USECHAT_PATIENCE",
-        min=1,
-        callback=check_seconds,
-        help="Seconds for which a client that is far behind may take nothing, before its stream is closed.",
-    ),
-]
-_Queue: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        envvar="USECHAT_QUEUE",
-        min=0,
-        callback=check_seconds,
-        help="Seconds for which a message waits for the one before it in its chat.",
-    ),
-]
-_Forward: TypeAlias = Annotated[
-    list[str],
-    typer.Option(
-        envvar="USECHAT_FORWARD", metavar="NAME", help="A frame that becomes a data part, such as title; repeat it."
-    ),
-]
-_TransientStatus: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--transient-status",
-        envvar="USECHAT_TRANSIENT_STATUS",
-        help="Show the agent's status, and do not keep it in the message.",
-    ),
-]
-_EventNames: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--event-names/--no-event-names", envvar="USECHAT_EVENT_NAMES", help="Whether events have an event: line."
-    ),
-]
-_Jwks: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        envvar="USECHAT_JWKS",
-        metavar="URL_OR_FILE",
-        help="The keys of JWTs whose `sub` is a user of the directory; needs --audience and --issuer.",
-    ),
-]
-_Audience: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_AUDIENCE", help="The `aud` of JWTs.")]
-_Issuer: TypeAlias = Annotated[str, typer.Option(envvar="USECHAT_ISSUER", help="The `iss` of JWTs.")]
+
+def _seconds(help: str, *, least: int = 1) -> Any:  # noqa: A002
+    return Option(min=least, callback=check_seconds, help=help)
 
 
-def gateway(
-    *,
-    upstream: _Upstream,
-    directory: Directory,
-    upstream_token: _UpstreamToken = None,
-    host: Host = _COMMAND.host,
-    port: Port = _COMMAND.port,
-    path: _Path = _COMMAND.path,
-    idle: _Idle = _DEFAULT.idle,
-    keep_alive: _KeepAlive = _DEFAULT.keep_alive,
-    linger: _Linger = _DEFAULT.linger or 0.0,
-    patience: _Patience = _DEFAULT.patience,
-    queue: _Queue = _DEFAULT.queue_seconds,
-    client: Client = _DEFAULT.client,
-    forward: _Forward = [],  # noqa: B006
-    transient_status: _TransientStatus = _DEFAULT.options.transient_status,
-    event_names: _EventNames = _DEFAULT.event_names,
-    jwks: _Jwks = _COMMAND.jwks,
-    audience: _Audience = _COMMAND.audience,
-    issuer: _Issuer = _COMMAND.issuer,
-    cors: Cors = [],  # noqa: B006
-    grace: Grace = _COMMAND.grace,
-    log_format: LogFormat = _COMMAND.log_format,
-) -> None:
-    """Serve the sessions of Agent Ops to useChat(). Off, which is 404 for all, unless ENABLE_AI_SDK_ADAPTER=true.
+class _Settings(ServerSettings, frozen=True, kw_only=True):
+    upstream: Annotated[
+        str,
+        Option(
+            metavar="URL",
+            help="Where Agent Ops is, such as ws://localhost:8787. The gateway appends /api/sessions/SESSION/ws.",
+        ),
+    ]
+    directory: Directory
+    upstream_token: Annotated[
+        str | None,
+        Option(
+            metavar="TOKEN",
+            help="The gateway's own token for the upstream, in place of each user's. Better set in the environment: "
+            "everybody on the computer can see the options of a command.",
+        ),
+    ] = None
+    path: Annotated[str, Option(help="The path of the sessions.")] = "/api/sessions"
+    idle: Annotated[float, _seconds("Seconds without a frame after which a turn is aborted.")] = _DEFAULT.idle
+    keep_alive: Annotated[float, _seconds("Seconds of silence before a stream gets a comment.")] = _DEFAULT.keep_alive
+    linger: Annotated[float, _seconds("Seconds that a turn goes on without a reader.", least=0)] = (
+        _DEFAULT.linger or 0.0
+    )
+    patience: Annotated[
+        float, _seconds("Seconds that a client far behind may read nothing before its stream is closed.")
+    ] = _DEFAULT.patience
+    queue: Annotated[float, _seconds("Seconds that a message waits for the one before it in its chat.", least=0)] = (
+        _DEFAULT.queue_seconds
+    )
+    forward: Annotated[
+        list[str], Option(metavar="NAME", help="A frame that becomes a data part, such as title. Repeat it for more.")
+    ] = field(default_factory=list[str])
+    transient_status: Annotated[
+        bool, Option("--transient-status", help="Show the agent's status, but do not keep it in the message.")
+    ] = _DEFAULT.options.transient_status
+    event_names: Annotated[
+        bool, Option("--event-names/--no-event-names", help="Whether events have an event: line.")
+    ] = _DEFAULT.event_names
+    jwks: Annotated[
+        str,
+        Option(
+            metavar="URL_OR_FILE",
+            help="The keys of JWTs whose `sub` is a user of the directory. Needs --audience and --issuer.",
+        ),
+    ] = ""
+    audience: Annotated[str, Option(help="The `aud` of JWTs.")] = ""
+    issuer: Annotated[str, Option(help="The `iss` of JWTs.")] = ""
 
-    Each option can be set in the environment, as USECHAT_<NAME>.
+
+@command_of(_Settings)
+def gateway(settings: _Settings) -> None:
+    """Serve the sessions of Agent Ops to useChat(). All requests get 404 unless ENABLE_AI_SDK_ADAPTER=true.
+
+    USECHAT_<NAME> in the environment sets an option.
     """
-    # A variable that is set to nothing counts as none for typer.
-    if not (os.environ.get(_VARIABLE, "-") if upstream_token is None else upstream_token):
-        refuse(f"The token of --upstream-token, or of {_VARIABLE}, is empty: the upstream would get each user's own.")
-    try:
-        command = GatewayCommand(
-            upstream=upstream,
-            directory=directory,
-            host=host,
-            port=port,
-            path=path,
-            jwks=jwks,
-            audience=audience,
-            issuer=issuer,
-            cors=tuple(cors),
-            grace=grace,
-            log_format=log_format,
-            gateway=GatewaySettings(
-                upstream_token=upstream_token,
-                options=AgentOpsOptions(forward=frozenset(forward), transient_status=transient_status),
-                client=client,
-                event_names=event_names,
-                idle=idle,
-                keep_alive=keep_alive,
-                linger=linger,
-                patience=patience,
-                queue_seconds=queue,
-            ),
+    # typer takes a variable that is set to nothing for one that is not set.
+    if not (os.environ.get(_VARIABLE, "-") if settings.upstream_token is None else settings.upstream_token):
+        refuse(f"The token of --upstream-token or {_VARIABLE} is empty: the upstream would get each user's own.")
+    with refusing("usechat gateway", "server"):
+        from usechat.cli.databases import database_name
+        from usechat.cli.listening import listen, serve
+        from usechat.cli.sessions import use_directory
+        from usechat.gateway.gateway import sessions_gateway
+        from usechat.server.app import how_to_connect
+
+        try:
+            behaviour = _gateway_settings(settings)
+            app = sessions_gateway(
+                upstream=settings.upstream,
+                directory=settings.directory,
+                jwt=_make_jwt(settings),
+                settings=behaviour,
+                path=settings.path,
+                cors=settings.cors,
+                grace=settings.grace,
+            )
+        except (ValueError, ImportError) as error:
+            raise ServeError(str(error)) from error
+        app.state.exit_hard = True
+        use_directory(settings.directory, lambda directory: directory.create_tables())
+        listener = listen(settings)
+        url = f"http://{settings.netloc}:{listener.getsockname()[1]}{settings.path}"
+        off = "" if behaviour.is_on else f"The gateway is off and answers 404: {SWITCH}=true switches it on.\n"
+        typer.echo(
+            f"usechat serves the sessions of {settings.upstream} at {url}\n\n"
+            f"{how_to_connect(f'{url}/SESSION/chat', token=True)}\n"
+            f"{database_name(settings.directory)} says who may use which session: usechat sessions.\n"
+            f"{off}{settings.cors_hint}"
         )
+        serve(app, listener, settings.log_format)
+
+
+def _gateway_settings(settings: _Settings) -> GatewaySettings:
+    return GatewaySettings(
+        upstream_token=settings.upstream_token,
+        options=AgentOpsOptions(forward=frozenset(settings.forward), transient_status=settings.transient_status),
+        client=settings.client,
+        event_names=settings.event_names,
+        idle=settings.idle,
+        keep_alive=settings.keep_alive,
+        linger=settings.linger,
+        patience=settings.patience,
+        queue_seconds=settings.queue,
+    )
+
+
+def _make_jwt(settings: _Settings) -> "JwtAuth | None":
+    from usechat.server.auth import JwksUrl, JwtAuth, JwtKeys
+
+    jwks = settings.jwks
+    given = jwks, settings.audience, settings.issuer
+    if not any(given):
+        return None
+    if not all(given):
+        raise ServeError("Give --jwks, --audience and --issuer together, or none of them.")
+    try:
+        keys = JwksUrl(jwks) if jwks.startswith(("http://", "https://")) else JwtKeys.from_file(jwks)
+    except OSError as error:
+        raise ServeError(f"{jwks} cannot be read: {error.strerror}.") from error
     except ValueError as error:
-        refuse(str(error))
-    try:
-        from usechat.cli.launch_gateway import run
-    except ModuleNotFoundError as error:
-        refuse(missing("usechat gateway", error, "server"))
-    try:
-        run(command, typer.echo)
-    except UsechatError as error:
-        refuse(str(error))
+        raise ServeError(f"{jwks}: {error}") from error
+    return JwtAuth(keys, audience=settings.audience, issuer=settings.issuer)

@@ -1,10 +1,12 @@
-"""Serves an app for a command: its socket, its log, its signals and the settings of uvicorn."""
+"""Serves an app with uvicorn: its socket, its log, its signals and its settings."""
 
 import errno
+import json
 import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -12,29 +14,30 @@ from typing import Any, Final, NoReturn
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn import Config
+from uvicorn.config import LOGGING_CONFIG
 
-from usechat.cli.logs import logging_config
-from usechat.cli.settings import ListenSettings, LogFormat, ServeError
+from usechat.cli.options import ListenSettings, LogFormat, ServeError
 
-__all__ = ["Server", "configure", "cors_hint", "listen", "serve"]
+__all__ = ["JsonFormatter", "Server", "configure", "listen", "serve"]
 
-# A client that does not read would keep its response open for ever.
+# Seconds that responses get to end. A client that does not read would keep its response open for ever.
 _LAST_SENDS: Final = 3
-# How much the system takes in for a client before it has sent what it has.
+# Bytes that the system buffers for a client before it has sent them.
 _UNSENT: Final = 128 * 1024
-# Every so many ticks of uvicorn, which are a tenth of a second apart: 10 seconds.
+# uvicorn ticks every 0.1 s, so this is 10 s.
 _SWEEP_TICKS: Final = 100
+_LOGGERS: Final = {**LOGGING_CONFIG["loggers"], "usechat": {"handlers": ["default"], "level": "INFO"}}
 
 
 class Server(uvicorn.Server):
-    """Aborts connections that it has closed and whose clients read nothing more for 10 to 20 seconds.
+    """Aborts connections that it has closed and whose clients have read nothing for 10 to 20 seconds.
 
-    uvicorn would keep such a connection, with what it has still to send, for as long as the client does.
+    uvicorn alone keeps such a connection and its unsent bytes for as long as the client keeps it.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        # What each closed connection had still to send when we last looked.
+        # How many bytes each closed connection had left to send at the last sweep.
         self._unsent: dict[Any, int] = {}
 
     async def on_tick(self, counter: int) -> bool:
@@ -52,10 +55,10 @@ class Server(uvicorn.Server):
 
 
 def listen(settings: ListenSettings) -> socket.socket:
-    """Listen where the settings say.
+    """Open the socket.
 
     Raises:
-        ServeError: That is not possible.
+        ServeError: The address cannot be listened on.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
@@ -63,38 +66,38 @@ def listen(settings: ListenSettings) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ServeError(
-                f"The port {settings.port} of {settings.host} is taken. Choose another with --port or USECHAT_PORT."
+                f"Port {settings.port} of {settings.host} is in use. Choose another with --port or USECHAT_PORT."
             ) from error
         raise ServeError(f"The server cannot listen at {settings.host}: {error.strerror}.") from error
-    # Its connections inherit it. asyncio, unlike uvloop, does not set it for them, and a small frame would wait until
-    # the client has acknowledged the one before, which takes 40 ms.
+    # Connections inherit it. asyncio, unlike uvloop, does not set it for them, and without it a small frame waits up to
+    # 40 ms for the client to acknowledge the frame before.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        # Else the system takes in megabytes for a slow client, and tells of progress only when a third of them is gone.
+        # Without it the system buffers megabytes for a slow client, and reports progress only when a third is gone.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     return listener
 
 
-def serve(app: ASGIApp, settings: ListenSettings, listener: socket.socket) -> None:
+def serve(app: ASGIApp, listener: socket.socket, log_format: LogFormat = "text", *, root_path: str = "") -> None:
     """Serve the app until a signal comes."""
-    # uvicorn raises the signal that ended it once more, for whoever handled it before.
+    # When uvicorn has stopped, it raises the signal once more for the handlers that were there before its own.
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
-    Server(configure(app, settings.log_format, root_path=settings.root_path)).run(sockets=[listener])
+    Server(configure(app, log_format, root_path=root_path)).run(sockets=[listener])
 
 
 def configure(app: ASGIApp | Callable[[], ASGIApp], log_format: LogFormat, **options: Any) -> Config:
-    """The settings of uvicorn, with these beside ours."""
+    """The settings of uvicorn: ours, and these options."""
     if log_format == "json":
         logging.captureWarnings(capture=True)
     return Config(
         app,
         http="httptools",
-        # Compressing each small frame costs more than it saves.
+        # To compress each small frame costs more than it saves.
         ws_per_message_deflate=False,
-        # Proxies that cut a silent connection wait 20 seconds or more.
+        # Proxies cut connections that are silent for 20 seconds or more.
         ws_ping_interval=15.0,
-        log_config=logging_config(log_format),
+        log_config=_logging_config(log_format),
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=_LAST_SENDS,
@@ -102,9 +105,33 @@ def configure(app: ASGIApp | Callable[[], ASGIApp], log_format: LogFormat, **opt
     )
 
 
-def cors_hint(settings: ListenSettings) -> str:
-    """The line of a banner for whoever has a page of another origin and has not said so."""
-    return "" if settings.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
+def _logging_config(form: LogFormat) -> dict[str, Any]:
+    if form == "text":
+        return {**LOGGING_CONFIG, "loggers": _LOGGERS}
+    formatters = {name: {"()": JsonFormatter} for name in LOGGING_CONFIG["formatters"]}
+    # Other packages log to the root, and their lines must be JSON as well.
+    root = {"handlers": ["default"], "level": "WARNING"}
+    loggers = {name: {**logger, "propagate": False} for name, logger in _LOGGERS.items()}
+    return {**LOGGING_CONFIG, "formatters": formatters, "loggers": loggers, "root": root}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line. The `fields` of a record stand beside its message."""
+
+    converter = time.gmtime
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        # ASCII only: some readers take other characters, such as U+2028, for the end of a line.
+        return json.dumps(line)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -1,10 +1,10 @@
-"""`usechat map`: a log of events as the stream that a page would get."""
+"""`usechat map`: turn a log of events into the stream that a page would get."""
 
 import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
@@ -13,9 +13,10 @@ from typing import Annotated, Any, BinaryIO, Final, Literal, TypeAlias, cast
 import msgspec
 import typer
 
-from usechat.cli.options import read_switches
-from usechat.cli.refusal import refuse
+from usechat.cli.options import read_switches, refuse
 from usechat.errors import MappingError
+from usechat.events import Mapper
+from usechat.integrations.sources import SOURCES
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
 from usechat.protocol.codec import encode_chunk
@@ -23,40 +24,37 @@ from usechat.protocol.frames import encode_frame
 from usechat.protocol.reader import MessageReader
 from usechat.protocol.sse import DONE
 from usechat.protocol.writer import MessageWriter
-from usechat.sources import SOURCES, Mapper
 from usechat.stream import Unused, map_events
 
 __all__ = ["map_log"]
 
 _Event: TypeAlias = dict[str, Any]
 _Output: TypeAlias = Literal["sse", "chunks", "message"]
-_Chunks: TypeAlias = AsyncIterator[Chunk]
-_Printer: TypeAlias = Callable[[_Chunks], Awaitable[None]]
 
 _NAMES: Final = ", ".join(SOURCES)
 _LATE: Final = "The run had ended."
 
 
 class _LineError(Exception):
-    """A line of the log that is no event; the text says which and why."""
+    """A line of the log is not an event. The text says which line and why."""
 
 
 def map_log(
-    source: Annotated[str, typer.Argument(help=f"Whose events they are: {_NAMES}.")],
-    file: Annotated[str, typer.Argument(help="A log with a JSON object a line; - for stdin.")],
+    source: Annotated[str, typer.Argument(help=f"Where the events come from: {_NAMES}.")],
+    file: Annotated[str, typer.Argument(help="A log with one JSON object per line, or - for stdin.")],
     *,
     client: Annotated[ClientName, typer.Option(help="The clients that must understand the stream.")] = "portable",
-    output: Annotated[_Output, typer.Option(help="The stream, its chunks a line each, or the message.")] = "sse",
-    option: Annotated[list[str], typer.Option(help="An option of the source, as name=true; repeat it for more.")] = [],  # noqa: B006
+    output: Annotated[_Output, typer.Option(help="Print the stream, its chunks one per line, or the message.")] = "sse",
+    option: Annotated[list[str], typer.Option(help="An option of the source, as name=true. Repeat it for more.")] = [],  # noqa: B006
 ) -> None:
-    """Turn a log of events into the stream that a page would get; the same log always gives the same stream."""
+    """Turn a log of events into the stream that a page would get. The same log always gives the same stream."""
     numbers = count(1)
     writer = MessageWriter("message-1", new_id=lambda: f"id-{next(numbers)}", client=client)
     mapper = _mapper(source, writer, option)
     unused = _Counted()
     try:
         with _opened(file) as log, (lines := _Lines(log)).interruptible():
-            asyncio.run(_print(_PRINTERS[output], _mapped(lines, mapper, writer, unused)))
+            asyncio.run(_print(_mapped(lines, mapper, writer, unused), output))
     except _LineError as error:
         typer.echo(f"{'<stdin>' if file == '-' else file}:{error}", err=True)
         raise typer.Exit(1) from None
@@ -67,7 +65,7 @@ def map_log(
 
 def _mapper(source: str, writer: MessageWriter, options: list[str]) -> Mapper[_Event]:
     if source not in SOURCES:
-        refuse(f"There is no source {source!r:.60}: the sources are {_NAMES}.")
+        refuse(f"There is no source {source!r:.60}. The sources are {_NAMES}.")
     try:
         return SOURCES[source](writer, read_switches(options))
     except ValueError as error:
@@ -84,7 +82,7 @@ def _opened(file: str) -> AbstractContextManager[BinaryIO]:
 
 
 class _Counted(Unused):
-    """Counts them only, since they are told at the end."""
+    """Counts events and logs nothing: the command prints the counts at the end."""
 
     def __call__(self, error: MappingError) -> None:
         self.counts[str(error)] += 1
@@ -103,7 +101,7 @@ async def _mapped(
 
 
 class _Lines:
-    """The events of a log. A line that is none, or Ctrl-C, ends them and is kept as the `problem`."""
+    """The events of a log. Ctrl-C, or a line that is not an event, ends them and becomes the `problem`."""
 
     def __init__(self, log: Iterable[bytes]) -> None:
         self.problem: _LineError | KeyboardInterrupt | None = None
@@ -120,7 +118,7 @@ class _Lines:
 
     @contextmanager
     def interruptible(self) -> Generator[None, None, None]:
-        """Take Ctrl-C, which asyncio would keep to itself: a read that waits for a line would not hear of it."""
+        """Handle Ctrl-C in place of asyncio, whose handler does not interrupt a read that waits for a line."""
         before = signal.signal(signal.SIGINT, self._interrupt)
         try:
             yield
@@ -159,37 +157,24 @@ def _events(log: Iterable[bytes]) -> Iterator[_Event]:
         yield cast("_Event", event)
 
 
-async def _print(printer: _Printer, chunks: AsyncGenerator[Chunk, None]) -> None:
-    async with aclosing(chunks):
-        await printer(chunks)
-
-
-async def _print_stream(chunks: _Chunks) -> None:
-    async for chunk in chunks:
-        _write(encode_frame(chunk))
-    _write(DONE)
-
-
-async def _print_chunks(chunks: _Chunks) -> None:
-    async for chunk in chunks:
-        _write(encode_chunk(chunk) + b"\n")
-
-
-async def _print_message(chunks: _Chunks) -> None:
+async def _print(chunks: AsyncGenerator[Chunk, None], output: _Output) -> None:
     reader = MessageReader()
-    async for chunk in chunks:
-        reader.apply(chunk)
-    _write(msgspec.json.format(msgspec.json.encode(reader.message), indent=2) + b"\n")
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            match output:
+                case "sse":
+                    _write(encode_frame(chunk))
+                case "chunks":
+                    _write(encode_chunk(chunk) + b"\n")
+                case "message":
+                    reader.apply(chunk)
+    if output == "sse":
+        _write(DONE)
+    elif output == "message":
+        _write(msgspec.json.format(msgspec.json.encode(reader.message), indent=2) + b"\n")
 
 
 def _write(line: bytes) -> None:
     """Print at once, since the next event may take its time."""
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
-
-
-_PRINTERS: Final[dict[_Output, _Printer]] = {
-    "sse": _print_stream,
-    "chunks": _print_chunks,
-    "message": _print_message,
-}

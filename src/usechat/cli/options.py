@@ -1,22 +1,162 @@
-"""Options of a source, as they are typed."""
+"""The options of the commands, and how a command refuses what it cannot do.
 
+The commands need only the `cli` extra: what they serve with is imported when they run, inside `refusing`.
+"""
+
+import ipaddress
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Final, Literal, NoReturn, TypeAlias, TypeVar
 
-__all__ = ["read_switches"]
+import typer
+from msgspec import NODEFAULT, Struct, field
+from msgspec.structs import FieldInfo, fields
+from typer import Option
+from typer.models import OptionInfo
+
+from usechat.errors import UsechatError
+from usechat.extras import missing
+from usechat.protocol.clients import ClientName
+
+__all__ = [
+    "Directory",
+    "ListenSettings",
+    "LogFormat",
+    "Port",
+    "ServeError",
+    "ServerSettings",
+    "check_seconds",
+    "command_of",
+    "read_switches",
+    "refuse",
+    "refusing",
+]
+
+LogFormat: TypeAlias = Literal["text", "json"]
+_S = TypeVar("_S", bound=Struct)
+
+_DAY: Final = 86_400
+
+
+class ServeError(UsechatError):
+    """A command cannot do its work; the text is one sentence for the person who typed it."""
+
+
+def refuse(sentence: str) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(2)
+
+
+@contextmanager
+def refusing(command: str, extra: str) -> Generator[None]:
+    """Refuse where a package of the extra is missing, and what our own errors refuse."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        refuse(missing(command, error, extra))
+    except UsechatError as error:
+        refuse(str(error))
+
+
+def command_of(settings: type[_S]) -> Callable[[Callable[[_S], None]], Callable[..., None]]:
+    """Turn a function of these settings into a command: each field is an option, and `USECHAT_<NAME>` sets it."""
+
+    def decorate(function: Callable[[_S], None]) -> Callable[..., None]:
+        @wraps(function)
+        def run(**given: Any) -> None:
+            function(settings(**given))
+
+        # typer reads the options off the signature.
+        vars(run)["__signature__"] = Signature([_parameter(info) for info in fields(settings)])
+        return run
+
+    return decorate
+
+
+def _parameter(info: FieldInfo) -> Parameter:
+    for option in info.type.__metadata__:
+        if isinstance(option, OptionInfo):
+            option.envvar = f"USECHAT_{info.name.upper()}"
+    if info.required:
+        default = Parameter.empty
+    else:
+        default = info.default if info.default_factory is NODEFAULT else info.default_factory()
+    return Parameter(info.name, Parameter.KEYWORD_ONLY, default=default, annotation=info.type)
+
+
+def check_seconds(seconds: float) -> float:
+    """Refuse more than a day, and `inf` and `nan`, which `float` accepts and no timer does."""
+    if not seconds <= _DAY:
+        raise typer.BadParameter(f"{seconds:g} is not a number of seconds up to a day ({_DAY}).")
+    return seconds
+
+
+Port: TypeAlias = Annotated[
+    int, Option(envvar="USECHAT_PORT", min=0, max=65535, help="The port. 0 takes one that is free.")
+]
+Directory: TypeAlias = Annotated[
+    str,
+    Option(
+        envvar="USECHAT_DIRECTORY",
+        metavar="URL",
+        help="The database, such as sqlite:///sessions.db or postgresql://host/sessions.",
+    ),
+]
+
+
+class ListenSettings(Struct, frozen=True, kw_only=True):
+    """Where to listen."""
+
+    host: Annotated[str, Option(help="The address to listen on.")] = "127.0.0.1"
+    port: Port = 8000
+
+    @property
+    def local(self) -> bool:
+        """Whether only this computer can connect."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def netloc(self) -> str:
+        """The host in a URL that works on this computer."""
+        if self.host in ("", "0.0.0.0", "::"):  # noqa: S104
+            return "localhost"
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+
+class ServerSettings(ListenSettings, frozen=True, kw_only=True):
+    """What `usechat serve` and `usechat gateway` share."""
+
+    client: Annotated[ClientName, Option(help="The clients that must understand the streams.")] = "portable"
+    cors: Annotated[list[str], Option(help="An origin whose pages may call. Repeat it for more.")] = field(
+        default_factory=list[str]
+    )
+    grace: Annotated[
+        float, Option(min=0, callback=check_seconds, help="Seconds that running turns get when the server stops.")
+    ] = 10.0
+    log_format: Annotated[LogFormat, Option(help="Lines of text, or one JSON object per line.")] = "text"
+
+    @property
+    def cors_hint(self) -> str:
+        """The line of the banner for pages of another origin, which need --cors."""
+        return "" if self.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
 
 
 def read_switches(given: Iterable[str]) -> dict[str, Any]:
-    """The names and values of `name=true`, `name=["a"]` and so on; a value that is no JSON is a text.
+    """Read options of a source, such as `name=true` or `name=["a"]`. A value that is not JSON is text.
 
     Raises:
-        ValueError: one has no value.
+        ValueError: An option has no value.
     """
-    return dict(map(_read, given))
+    return dict(map(_read_switch, given))
 
 
-def _read(text: str) -> tuple[str, Any]:
+def _read_switch(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     if not value:
         raise ValueError(f"The option {text!r:.60} must have the form name=true or name=false.")

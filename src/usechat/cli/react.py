@@ -1,11 +1,18 @@
-"""`usechat react`: what a React app needs beside `useChat()`, as files that it copies and owns."""
+"""`usechat react` and `usechat types`: files that a React app copies and owns."""
 
+from collections.abc import Callable
 from importlib.resources import files
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-__all__ = ["react"]
+from usechat.cli.options import refuse
+from usechat.integrations.deepagent_sdk.typescript import deep_agent_types
+
+__all__ = ["print_types", "react"]
+
+_TYPES: Final[dict[str, Callable[[], str]]] = {"deep-agent": deep_agent_types}
+_NAMES: Final = ", ".join(_TYPES)
 
 
 def react(
@@ -17,4 +24,11 @@ def react(
     sub-agents, flows, questions.
     """
     name = "parts.tsx" if parts else "usechat.ts"
-    typer.echo((files("usechat") / "kit" / name).read_text(encoding="utf-8"), nl=False)
+    typer.echo((files("usechat") / "react" / name).read_text(encoding="utf-8"), nl=False)
+
+
+def print_types(source: Annotated[str, typer.Argument(help=f"The source: {_NAMES}.")]) -> None:
+    """Print the TypeScript types of a source's data parts."""
+    if source not in _TYPES:
+        refuse(f"There are no types for {source!r:.60}. There are types for {_NAMES}.")
+    typer.echo(_TYPES[source](), nl=False)

@@ -1,4 +1,4 @@
-"""`usechat replay`: a recorded turn as a server, for those who build a page."""
+"""`usechat replay`: serve a recorded turn, to build a page without an agent."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -7,10 +7,7 @@ from uuid import uuid4
 import msgspec
 import typer
 
-from usechat.cli.refusal import refuse
-from usechat.cli.settings import ListenSettings, ServeError
-from usechat.cli.shared_options import Port
-from usechat.extras import missing
+from usechat.cli.options import ListenSettings, Port, refuse, refusing
 from usechat.testing import RecordedChunk, Recording, play
 
 if TYPE_CHECKING:
@@ -22,38 +19,39 @@ _DEFAULT: Final = ListenSettings()
 
 
 def replay(
-    file: Annotated[str, typer.Argument(help="A recording that the inspector of the chat page saved.")],
+    file: Annotated[str, typer.Argument(help="A recording that the chat page's inspector saved.")],
     *,
     port: Port = _DEFAULT.port,
-    speed: Annotated[float, typer.Option(min=0, help="How many times as fast as it was; 0 waits for nothing.")] = 1.0,
+    speed: Annotated[
+        float, typer.Option(min=0, help="How many times as fast as the recording. 0 does not wait at all.")
+    ] = 1.0,
     path: Annotated[str, typer.Option(help="The path of the chat.")] = "/api/chat",
 ) -> None:
-    """Answer every message with a recorded turn; pages of any origin may ask, on this computer."""
-    try:
+    """Answer every message with a recorded turn. Pages of any origin may call, on this computer."""
+    settings = ListenSettings(port=port)
+    with refusing("usechat replay", "server"):
         from usechat.cli.listening import listen, serve
 
-        recording = Recording.read(Path(file).read_bytes())
-    except ModuleNotFoundError as error:
-        refuse(missing("usechat replay", error, "server"))
-    except OSError as error:
-        refuse(f"{file} cannot be read: {error.strerror}.")
-    except ValueError as error:
-        refuse(f"{file}: {error}")
-    settings = ListenSettings(port=port)
-    try:
-        app = replay_app(recording, path, speed=speed)
+        try:
+            recording = Recording.read(Path(file).read_bytes())
+        except OSError as error:
+            refuse(f"{file} cannot be read: {error.strerror}.")
+        except ValueError as error:
+            refuse(f"{file}: {error}")
+        try:
+            app = replay_app(recording, path, speed=speed)
+        except ValueError as error:
+            refuse(str(error))
         listener = listen(settings)
-    except (ValueError, ServeError) as error:
-        refuse(str(error))
-    typer.echo(f"usechat replays {file} at http://{settings.netloc}:{listener.getsockname()[1]}{path}")
-    serve(app, settings, listener)
+        typer.echo(f"usechat replays {file} at http://{settings.netloc}:{listener.getsockname()[1]}{path}")
+        serve(app, listener)
 
 
 def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
-    """Make the app that answers every message with the recording, and has nothing else to tell.
+    """Make an app that answers every message with the recording. It has no chats and no other messages.
 
     Raises:
-        ValueError: That cannot be the path of a chat.
+        ValueError: The path cannot be the path of a chat.
     """
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -68,7 +66,9 @@ def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
     async def answer(_request: Request) -> Response:
         headers = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
         headers |= {"x-vercel-ai-ui-message-stream": "v1", "x-usechat-turn": uuid4().hex}
-        return StreamingResponse(play(_anew(recording), speed=speed), headers=headers, media_type="text/event-stream")
+        return StreamingResponse(
+            play(_renewed(recording), speed=speed), headers=headers, media_type="text/event-stream"
+        )
 
     async def nothing(_request: Request) -> Response:
         return Response(status_code=204)
@@ -90,14 +90,14 @@ def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
     return Starlette(routes=routes, middleware=[host_check(), cors(["*"])])
 
 
-def _anew(recording: Recording) -> Recording:
-    """The recording as a message of its own each time, since pages tell messages apart by their ids."""
+def _renewed(recording: Recording) -> Recording:
+    """The recording with a new message id, because pages tell messages apart by their ids."""
     if recording.continues is not None:
         return recording
-    return msgspec.structs.replace(recording, chunks=[_started_anew(chunk) for chunk in recording.chunks])
+    return msgspec.structs.replace(recording, chunks=[_with_new_id(chunk) for chunk in recording.chunks])
 
 
-def _started_anew(recorded: RecordedChunk) -> RecordedChunk:
+def _with_new_id(recorded: RecordedChunk) -> RecordedChunk:
     match msgspec.json.decode(recorded.chunk or b"null"):
         case {"type": "start", "messageId": _, **rest}:
             start = {"type": "start", "messageId": uuid4().hex, **rest}

@@ -1,41 +1,40 @@
-"""`usechat session-agent`: something for the gateway to talk to."""
+"""`usechat session-agent`: an Agent Ops session for development."""
 
 import asyncio
 import os
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
 
-from usechat.extras import missing
+from usechat.cli.options import refuse, refusing
 
 __all__ = ["session_agent"]
 
 
 def session_agent(
     *,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8787,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0 takes one that is free.")] = 8787,
     script: Annotated[
-        str, typer.Option(metavar="FILE", help="Frames to play, a JSON object a line, in place of scripted prompts.")
+        str,
+        typer.Option(metavar="FILE", help="Frames to play, one JSON object per line, in place of scripted prompts."),
     ] = "",
-    token: Annotated[str, typer.Option(help="The only bearer token that may connect; without it any may.")] = "",
+    token: Annotated[str, typer.Option(help="The only bearer token that may connect. Without it, any may.")] = "",
     vocabulary: Annotated[
-        Literal["client", "v2", "both"], typer.Option(help="The frames of a turn: those of clients, V2, or both.")
+        Literal["client", "v2", "both"], typer.Option(help="The frames of a turn: the client's, V2, or both.")
     ] = "client",
     pace: Annotated[float, typer.Option(min=0, help="Seconds after each delta and tool update.")] = 0.03,
     question_seconds: Annotated[float, typer.Option(min=0, help="Seconds until a question expires.")] = 300.0,
-    collect_seconds: Annotated[float, typer.Option(min=0, help="Seconds for which prompts are collected.")] = 3.0,
-    init_bytes: Annotated[int, typer.Option(min=0, help="The least size of init.")] = 0,
+    collect_seconds: Annotated[float, typer.Option(min=0, help="Seconds that prompts are collected.")] = 3.0,
+    init_bytes: Annotated[int, typer.Option(min=0, help="The least size of init, in bytes.")] = 0,
     fault: Annotated[
         list[str],
-        typer.Option(help="What goes wrong with each socket, as name:frames, such as drop:20; repeat it for more."),
+        typer.Option(help="What goes wrong with each socket, as name:frames, such as drop:20. Repeat it for more."),
     ] = [],  # noqa: B006
 ) -> None:
-    """Be a SessionAgent of Agent Ops, for development: it does what prompts and options say, and asks no model."""
-    try:
+    """Run a SessionAgent of Agent Ops for development. Prompts and options script it, and it asks no model."""
+    with refusing("usechat session-agent", "server"):
         from usechat.session_agent import Script, SessionAgent, SessionSettings, read_fault, read_script
-    except ModuleNotFoundError as error:
-        _refuse(missing("usechat session-agent", error, "server"))
     settings = SessionSettings(
         pace=pace,
         question_seconds=question_seconds,
@@ -52,17 +51,12 @@ def session_agent(
             die=lambda: os._exit(1),
         )
     except OSError as error:
-        _refuse(f"{script} cannot be read: {error.strerror}.")
+        refuse(f"{script} cannot be read: {error.strerror}.")
     except UnicodeDecodeError:
-        _refuse(f"{script} is not text.")
+        refuse(f"{script} is not text.")
     except ValueError as error:
-        _refuse(str(error))
+        refuse(str(error))
     try:
         asyncio.run(agent.run(port, typer.echo))
     except OSError as error:
-        _refuse(f"The session agent cannot listen at port {port}: {os.strerror(error.errno or 0)}.")
-
-
-def _refuse(sentence: str) -> NoReturn:
-    typer.echo(sentence, err=True)
-    raise typer.Exit(2)
+        refuse(f"The session agent cannot listen at port {port}: {os.strerror(error.errno or 0)}.")

@@ -1,4 +1,21 @@
-"""Several processes that serve one socket: they are started again when they die, and end together."""
+"""Runs several processes that serve one socket, restarts those that die, and stops all of them together.
+
+The parent has one thread. It waits for the end of a worker, for a byte in the wake pipe, and for the deadline.
+
+- Running: the parent replaces a worker that ends. It pauses before that: 0.1 s if the worker has lived for 10 s,
+  otherwise twice as long as the last time, at most 10 s.
+- Ending, after the first signal: every worker gets SIGTERM, and none is replaced. With a known grace the deadline is
+  10 s after it; otherwise there is none.
+- Hurried, after a second signal: every worker gets SIGTERM again, and the deadline is at most 4 s away.
+- At the deadline the parent kills the workers that are left. `run` returns when the last worker has ended.
+
+The signal handler runs in the parent's thread, between any two of its instructions. Python repeats a system call that
+a signal interrupts, so the handler writes to the wake pipe, and `run` sees the new deadline. The handler sets
+`_is_ending` and `_deadline`; only `_start` and `_ended` change `_processes`.
+
+In a worker the main thread serves. A second thread waits for the end of the parent and then sends SIGTERM to its own
+process, so that no worker outlives a parent that was killed.
+"""
 
 import logging
 import math
@@ -23,25 +40,22 @@ _log = logging.getLogger("usechat")
 
 Work = Callable[[socket.socket], None]
 
-# Its types say nothing.
+# prometheus_client does not type it.
 _forget_gauges: Final[Callable[[int | None], None]] = cast(Any, shared_metrics).mark_process_dead
-# A worker that dies again and again is started more and more seldom.
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
-_MOMENT: Final = 0.02
-# One that has lived for so long was started well.
-_WELL: Final = 10.0
-_WAKES: Final = 64
-# A worker ends itself in so many seconds after its grace, or after a second signal. One that does not is killed.
+_HEALTHY_SECONDS: Final = 10.0
+_REAP_PAUSE: Final = 0.02
+_WAKE_BYTES: Final = 64
 _LAST_SECONDS: Final = 10.0
 _HURRIED_SECONDS: Final = 4.0
 
 
 def run_workers(count: int, work: Work, listener: socket.socket, grace: float | None) -> None:
-    """Run so many processes of `work` until a signal comes, which ends all of them, and wait for their ends.
+    """Run `count` processes of `work` until a signal comes, and return when all of them have ended.
 
-    They have `grace` seconds and a few more for that; None if only they know how long, or until a second signal.
-    They share a folder for what they count, so that whichever of them is asked for metrics tells those of all.
+    After the signal they have `grace` seconds and 10 more. With None they have any time, until a second signal.
+    The processes share a folder of metrics, so that each of them can report the metrics of all.
     """
     with tempfile.TemporaryDirectory(prefix="usechat-") as folder:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
@@ -63,7 +77,7 @@ class _Workers:
 
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # One that is ignored is so for a reason, such as nohup.
+            # A signal may be ignored for a reason, such as nohup.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
         for _ in range(self._count):
@@ -73,16 +87,16 @@ class _Workers:
             left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
             ready = wait([*(process.sentinel for process in self._processes), self._wake_read], left)
             if self._wake_read in ready:
-                # Else it would wake us again and again until the last worker has ended.
-                os.read(self._wake_read, _WAKES)
+                # A byte that stays in the pipe would end each wait at once.
+                os.read(self._wake_read, _WAKE_BYTES)
             elif not ready:
                 self._deadline = None
-                _log.error("workers that do not end are killed")
-                self._tell(signal.SIGKILL)
+                _log.error("killing the workers that did not end in time")
+                self._signal_all(signal.SIGKILL)
             over = [process for process in self._processes if not process.is_alive()]
             if ready and self._wake_read not in ready and not over:
-                # One that has begun to end takes a moment, or longer on a busy machine.
-                wait([self._wake_read], _MOMENT)
+                # The sentinel of a worker closes a moment before the system reports its end.
+                wait([self._wake_read], _REAP_PAUSE)
             for process in over:
                 self._ended(process)
 
@@ -91,7 +105,7 @@ class _Workers:
         process.start()
         self._processes[process] = time.monotonic()
         if self._is_ending and process.pid is not None:
-            # The signal came while the process was started, which nobody could tell yet.
+            # The signal came while the process was being started, so the handler did not know it.
             os.kill(process.pid, signal.SIGTERM)
 
     def _ended(self, process: SpawnProcess) -> None:
@@ -100,9 +114,9 @@ class _Workers:
         _forget_gauges(process.pid)
         if self._is_ending:
             return
-        self._pause = _FIRST_PAUSE if lived >= _WELL else min(2 * self._pause, _LONGEST_PAUSE)
-        _log.error("worker %d ended by itself (%s) and is started again", process.pid, process.exitcode)
-        # A signal ends the pause as well.
+        self._pause = _FIRST_PAUSE if lived >= _HEALTHY_SECONDS else min(2 * self._pause, _LONGEST_PAUSE)
+        _log.error("worker %d ended by itself (%s): starting another one", process.pid, process.exitcode)
+        # A signal ends the pause.
         wait([self._wake_read], self._pause)
         if not self._is_ending:
             self._start()
@@ -115,17 +129,17 @@ class _Workers:
             self._deadline = now + self._grace + _LAST_SECONDS
         self._is_ending = True
         os.write(self._wake_write, b"!")
-        # Whichever it was: Python makes an exception of SIGINT, which may get lost in a process that still imports.
-        self._tell(signal.SIGTERM)
+        # Never SIGINT: Python turns it into an exception, which can get lost in a process that is still importing.
+        self._signal_all(signal.SIGTERM)
 
-    def _tell(self, number: signal.Signals) -> None:
+    def _signal_all(self, number: signal.Signals) -> None:
         for process in self._processes:
             if process.pid is not None and process.is_alive():
                 os.kill(process.pid, number)
 
 
 def _run(work: Work, listener: socket.socket) -> None:
-    # The keys that interrupt a terminal reach the parent alone, which tells us once.
+    # Ctrl-C in a terminal then reaches the parent alone, which passes it on once.
     os.setpgrp()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     work(listener)

@@ -1,4 +1,22 @@
-"""PostgreSQL, by way of asyncpg."""
+"""PostgreSQL, by way of asyncpg.
+
+Theory of operation
+-------------------
+Everything happens in the event loop of the caller: there is no thread and no lock. Work is written with SQLAlchemy's
+blocking API and runs in a greenlet, which frees the loop while a statement waits.
+
+Connections belong to the loop that opened them, and loops use it one after the other. A new loop gets a new engine;
+the connections of the old one were closed when its loop ended, which finalizes `_closing_with_loop`.
+
+- `_opening` is the one task that creates the tables. All transactions wait for it, shielded, so that it goes on when
+  they give up. A failed one is forgotten, and the next transaction tries again.
+- `_running` holds all tasks: one for each transaction, and `_opening`. The task of a caller that is cancelled goes on,
+  and ends by its own timeout. A caller whose time is over cancels its task, and does not wait for the rollback.
+- A transaction whose connection was lost *before* its commit is done once more with a new connection. One that was lost
+  *during* its commit may have been committed: it raises `DatabaseBusyError`.
+- The server ends a transaction that stays idle for 5 seconds: that of a process that was stopped, or of a machine that
+  is gone, would keep its chat locked.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -11,36 +29,34 @@ from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from usechat.database.schema import create_tables
 from usechat.errors import DatabaseBusyError
 
 if TYPE_CHECKING:
-    # It brings SQLAlchemy's ORM along, a fourth of the time that it takes to start a server.
+    # At run time it would load SQLAlchemy's ORM, which takes a fourth of a server's start.
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 __all__ = ["Postgres"]
 
 _T = TypeVar("_T")
 
-# Opening may have to fill a new column, and goes on when those who wait for it give up.
-_OPEN_WITHIN: Final = 300.0
-# After so many seconds the server ends a transaction that nobody goes on with: that of a process that is stopped, or
-# of a machine that is gone, would keep its chat locked.
-_IDLE: Final = 5.0
-# What it takes to say good-bye to a server that answers.
-_CLOSE_WITHIN: Final = 1.0
-# The classes of SQLSTATE that say that the server is away or has no room: connection exception, insufficient
-# resources, operator intervention.
+_OPEN_SECONDS: Final = 30.0
+_IDLE_MILLISECONDS: Final = 5_000
+# Enough for the farewell of a server that responds.
+_CLOSE_SECONDS: Final = 1.0
+# The classes of SQLSTATE for a server that is away or has no room: connection exception, insufficient resources,
+# operator intervention.
 _AWAY: Final = ("08", "53", "57")
 _READING: Final[dict[str, Any]] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
 
 class Postgres:
-    """A pool of connections. They belong to the event loop that opened them: another loop gets a new pool."""
+    """A pool of connections for each event loop."""
 
-    def __init__(self, url: URL) -> None:
-        self._make_engine = lambda: _make_engine(url)
-        self._engine = self._make_engine()
+    def __init__(self, url: URL, create_tables: Callable[[Connection], None]) -> None:
+        self._url = url
+        self._create_tables = create_tables
+        # Made here, too, because it finds out whether asyncpg is installed.
+        self._engine = _make_engine(url)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: AsyncGenerator[None] | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -49,7 +65,6 @@ class Postgres:
     async def run(self, work: Callable[[Connection], _T], *, reading: bool, within: float) -> _T:
         await self._enter_loop()
         task = self._start(self._run(work, reading=reading, within=within))
-        # What a caller leaves behind goes on, whether the caller was cancelled or not.
         await asyncio.wait((task,), timeout=within)
         if not task.done() or task.cancelled():
             task.cancel()
@@ -73,7 +88,7 @@ class Postgres:
         self._loop = loop
         self._opening = None
         self._running = set()
-        self._engine = self._make_engine()
+        self._engine = _make_engine(self._url)
         self._closing = _closing_with_loop(self._engine)
         await anext(self._closing)
 
@@ -86,7 +101,7 @@ class Postgres:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            # Its caller may have left, and asyncio would log an exception that nobody asked for.
+            # Its caller may have left, and asyncio would log an exception that nobody fetched.
             task.exception()
 
     async def _run(self, work: Callable[[Connection], _T], *, reading: bool, within: float) -> _T:
@@ -101,10 +116,9 @@ class Postgres:
 
     async def _open(self) -> None:
         try:
-            async with asyncio.timeout(_OPEN_WITHIN):
-                await self._transact(create_tables, reading=False)
+            async with asyncio.timeout(_OPEN_SECONDS):
+                await self._transact(self._create_tables, reading=False)
         except BaseException:
-            # The next use tries again.
             self._opening = None
             raise
 
@@ -113,8 +127,8 @@ class Postgres:
         try:
             return await _attempt(engine, work)
         except _LostError:
-            # A server that was restarted has cut the connections in the pool, which is empty after the first loss.
-            # To ask each connection before it is used would cost three more round trips.
+            # A restarted server has cut all connections of the pool, which SQLAlchemy drops at the first loss. To ping
+            # each connection before its use would cost three more round trips.
             pass
         try:
             return await _attempt(engine, work)
@@ -133,18 +147,18 @@ def _make_engine(url: URL) -> "AsyncEngine":
 def _set_up(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
     # As a statement, because poolers refuse settings that come with the connection.
     cursor = connection.cursor()
-    cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE * 1000:.0f}")
+    cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_MILLISECONDS}")
     cursor.close()
     connection.commit()
 
 
 async def _closing_with_loop(engine: "AsyncEngine") -> AsyncGenerator[None]:
-    """Close the connections in the end; at the latest when the event loop ends, which finalizes what still waits."""
+    """Close the connections when this is closed, or finalized at the end of its event loop."""
     try:
         yield
     finally:
         try:
-            async with asyncio.timeout(_CLOSE_WITHIN):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 await engine.dispose()
         except TimeoutError:
             await engine.dispose(close=False)

@@ -1,41 +1,58 @@
-"""SQLite: a file with a thread that writes and one that reads, or a database in memory without threads."""
+"""SQLite: a file with a thread that writes and one that reads, or a database in memory without threads.
+
+Theory of operation
+-------------------
+A file has two daemon threads, started by the first write and the first read, with one connection each. All writes share
+one connection, because more would only poll for SQLite's one write lock; in WAL mode the reader waits for nobody. A
+transaction changes threads once, where aiosqlite changes them with every statement. The threads are daemons, so that a
+disk that hangs does not keep the process from ending.
+
+Any thread and any event loop may call `run`. It queues a job and awaits a future of its own loop; the thread does the
+jobs in order, and settles each future by `call_soon_threadsafe`. So a connection is used by its own thread alone, and a
+future is touched by its own loop alone. `SqliteFile._starting` guards the table of threads.
+
+A job has one deadline, checked in three places: the caller's loop has a timer, the thread does not begin a job that is
+late, and `busy_timeout` ends the wait for another process's lock. A transaction that has its lock in time runs to its
+end, also if its caller has given up by then; such a caller cannot know whether it was committed.
+
+A thread ends when `aclose` queues `None`, or when nobody holds its `_Thread` any more; then it closes its connection.
+
+A database in memory belongs to one connection. Its work takes less time than a change of threads, so it runs in the
+caller's thread; `SqliteMemory._using` lets event loops of several threads share it.
+"""
 
 import asyncio
-import functools
 import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from sqlalchemy import URL, Connection, StaticPool, create_engine, event
 from sqlalchemy.exc import OperationalError
 
-from usechat.database.schema import create_tables
 from usechat.errors import DatabaseBusyError
 
 __all__ = ["SqliteFile", "SqliteMemory"]
 
 _T = TypeVar("_T")
+_CreateTables: TypeAlias = Callable[[Connection], None]
 
 _PRAGMAS: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", "PRAGMA foreign_keys = ON")
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-# How often opening a file that somebody has locked is tried again, in seconds.
-_RETRY: Final = 0.01
+# How long to wait before another attempt to open a file that another process has locked.
+_RETRY_SECONDS: Final = 0.01
 
 
 class SqliteFile:
-    """Two threads with a connection each, since a transaction changes threads once and aiosqlite's statements do twice.
+    """A thread that writes and one that reads."""
 
-    All writes go through one connection, because more would only poll for SQLite's one write lock; in WAL mode a reader
-    waits for nobody. The threads are daemons, so that a disk that hangs does not keep the process from ending.
-    """
-
-    def __init__(self, url: URL) -> None:
-        self._url = url
+    def __init__(self, url: URL, create_tables: _CreateTables) -> None:
+        self._connect = partial(_Connection, url, create_tables)
         self._threads: dict[bool, _Thread] = {}
         self._starting = threading.Lock()
 
@@ -43,15 +60,15 @@ class SqliteFile:
         with self._starting:
             thread = self._threads.get(reading)
             if thread is None:
-                thread = self._threads[reading] = _Thread(_Sqlite(self._url, reading=reading))
+                thread = self._threads[reading] = _Thread(self._connect(reading=reading))
         deadline = time.monotonic() + within
-        return await thread.ask(lambda database: database.transact(work, deadline), within)
+        return await thread.run(lambda connection: connection.transact(work, deadline), within)
 
     async def aclose(self, within: float) -> None:
         with self._starting:
             threads, self._threads = self._threads, {}
-        # One after the other: only a connection that finds itself the last one moves the log into the file, and of two
-        # that close at once each may see the other.
+        # One after the other: only the last connection moves the log into the file, and of two that close at once each
+        # may see the other.
         deadline = time.monotonic() + within
         for reading in (True, False):
             if reading in threads:
@@ -59,26 +76,26 @@ class SqliteFile:
 
 
 class SqliteMemory:
-    """One connection, to which the database belongs, and no thread, which would cost more than the work."""
+    """One connection and no thread."""
 
-    def __init__(self, url: URL) -> None:
-        self._database = _Sqlite(url, reading=False)
-        # Event loops in several threads may share it.
+    def __init__(self, url: URL, create_tables: _CreateTables) -> None:
+        self._connection = _Connection(url, create_tables, reading=False)
         self._using = threading.Lock()
 
     async def run(self, work: Callable[[Connection], _T], *, reading: bool, within: float) -> _T:
         with self._using:
-            return self._database.transact(work, time.monotonic() + within)
+            return self._connection.transact(work, time.monotonic() + within)
 
     async def aclose(self, within: float) -> None:
         with self._using:
-            self._database.close()
+            self._connection.close()
 
 
-class _Sqlite:
-    """One connection, opened by its first transaction; one thread at a time may use it."""
+class _Connection:
+    """One connection, which its first transaction opens; one thread at a time may use it."""
 
-    def __init__(self, url: URL, *, reading: bool) -> None:
+    def __init__(self, url: URL, create_tables: _CreateTables, *, reading: bool) -> None:
+        self._create_tables = create_tables
         self._reading = reading
         self._begin = "BEGIN" if reading else "BEGIN IMMEDIATE"
         self._connection: Connection | None = None
@@ -115,14 +132,14 @@ class _Sqlite:
             except OperationalError as error:
                 if not _is_busy(error) or time.monotonic() >= deadline:
                     raise
-                time.sleep(_RETRY)
+                time.sleep(_RETRY_SECONDS)
         return self._connection
 
     def _connect(self) -> Connection:
         connection = self._engine.connect()
         try:
             with connection.begin():
-                create_tables(connection)
+                self._create_tables(connection)
         except BaseException:
             connection.close()
             self._engine.dispose()
@@ -132,7 +149,7 @@ class _Sqlite:
         return connection
 
     def _begin_transaction(self, connection: Connection) -> None:
-        # Straight to the driver, since a transaction has so few statements that this one counts.
+        # Straight to the driver: of the few statements of a transaction, this one counts.
         try:
             _driver(connection).execute(self._begin).close()
         except sqlite3.Error as error:
@@ -140,65 +157,66 @@ class _Sqlite:
 
 
 class _Thread:
-    """A thread that does the jobs of its queue with a connection; any thread and any event loop may ask it."""
+    """A thread that does the jobs of a queue with its connection."""
 
-    def __init__(self, database: _Sqlite) -> None:
-        self._jobs: SimpleQueue[Callable[[_Sqlite], None] | None] = SimpleQueue()
-        # It knows the queue and not this object, which ends it when nobody holds it any more.
-        threading.Thread(target=_do_jobs, args=(self._jobs, database), name="usechat-sqlite", daemon=True).start()
+    def __init__(self, connection: _Connection) -> None:
+        self._jobs: _Jobs = SimpleQueue()
+        # The thread holds the queue and not this object, whose end it would otherwise never see.
+        threading.Thread(target=_do_jobs, args=(self._jobs, connection), name="usechat-sqlite", daemon=True).start()
         weakref.finalize(self, self._jobs.put, None).atexit = False
 
-    async def ask(self, job: Callable[[_Sqlite], _T], within: float) -> _T:
-        """Wait for the job's result, though not for longer than `within` seconds.
+    async def run(self, job: Callable[[_Connection], _T], within: float) -> _T:
+        """Queue the job and wait at most `within` seconds for its result.
 
         Raises:
             DatabaseBusyError: There was none; the job may still be done.
         """
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[_T] = loop.create_future()
-        self._jobs.put(functools.partial(_do, job, loop, answer))
-        timer = loop.call_later(within, _settle, answer, None, DatabaseBusyError())
+        future: asyncio.Future[_T] = loop.create_future()
+
+        def do(connection: _Connection) -> None:
+            result, error = None, None
+            try:
+                result = job(connection)
+            # What the work raises is its caller's, and the thread goes on.
+            except BaseException as raised:  # noqa: BLE001
+                error = raised
+            # Nobody waits in a loop that is closed.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_settle, future, result, error)
+
+        self._jobs.put(do)
+        timer = loop.call_later(within, _settle, future, None, DatabaseBusyError())
         try:
-            return await answer
+            return await future
         finally:
             timer.cancel()
 
     async def aclose(self, within: float) -> None:
-        """End the thread after the jobs that it has."""
+        """End the thread after the jobs that are queued."""
         with suppress(DatabaseBusyError):
-            await self.ask(_Sqlite.close, within)
+            await self.run(_Connection.close, within)
         self._jobs.put(None)
 
 
-def _do_jobs(jobs: SimpleQueue[Callable[[_Sqlite], None] | None], database: _Sqlite) -> None:
+_Jobs: TypeAlias = SimpleQueue[Callable[[_Connection], None] | None]
+
+
+def _do_jobs(jobs: _Jobs, connection: _Connection) -> None:
     while (job := jobs.get()) is not None:
-        job(database)
-        # A queue that is empty for long must not keep what the last job knew.
+        job(connection)
+        # A queue that is empty for long must not keep what the last job holds.
         del job
-    database.close()
+    connection.close()
 
 
-def _do(
-    job: Callable[[_Sqlite], _T], loop: asyncio.AbstractEventLoop, answer: asyncio.Future[_T], database: _Sqlite
-) -> None:
-    result, error = None, None
-    try:
-        result = job(database)
-    # Whatever the work raises is its caller's, and the thread goes on.
-    except BaseException as raised:  # noqa: BLE001
-        error = raised
-    # A loop that is closed has nobody who waits.
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(_settle, answer, result, error)
-
-
-def _settle(answer: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    if answer.done():
+def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.done():
         return
     if error is None:
-        answer.set_result(result)
+        future.set_result(result)
     else:
-        answer.set_exception(error)
+        future.set_exception(error)
 
 
 def _check(deadline: float) -> None:
@@ -207,19 +225,19 @@ def _check(deadline: float) -> None:
 
 
 def _driver(connection: Connection) -> sqlite3.Connection:
-    # The type that SQLAlchemy gives is that of any driver.
+    # SQLAlchemy's type is that of any driver.
     return cast("sqlite3.Connection", connection.connection.driver_connection)
 
 
 def _is_busy(error: OperationalError) -> bool:
-    # The low byte is the error; the others tell its variants apart.
+    # The low byte is the error; the others are its variants.
     return isinstance(error.orig, sqlite3.Error) and error.orig.sqlite_errorcode & 0xFF in _BUSY
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-    # The driver's own BEGIN comes before the first write, so that what was read before it may be out of date.
+    # No BEGIN of the driver's own: it comes with the first write, when what was read before may be out of date.
     connection.isolation_level = None
-    # Text that is not UTF-8 is the reader's to refuse, since only the reader can tell where it stood.
-    connection.text_factory = functools.partial(str, encoding="utf-8", errors="surrogateescape")
+    # Text that is not UTF-8 is refused by its reader, who can say where it stood.
+    connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
     for pragma in _PRAGMAS:
         connection.execute(pragma).close()

@@ -1,4 +1,4 @@
-"""A graph of `create_deep_agent` with a scripted model: todos, files, a sub-agent, and a call that is interrupted."""
+"""A graph of `create_deep_agent` with a scripted model: todos, files, a sub-agent, and a call that needs approval."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -6,20 +6,18 @@ from typing import Any, Final, TypeAlias
 
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
-from usechat.agents.deep_agents import DeepGraphAgent
 from usechat.demo.scripted_model import ScriptedModel, calls, says
-from usechat.server.page import PagePrompt
-from usechat.sources.deep_agent_options import DeepAgentOptions
-from usechat.sources.deep_agent_parts import NOISY
+from usechat.integrations.deepagent_sdk.options import DeepAgentOptions
+from usechat.integrations.deepagent_sdk.parts import NOISY
+from usechat.integrations.deepagents import DeepGraphAgent
+from usechat.server.page import PageAgent, PagePrompt
 
-__all__ = ["ABOUT", "PROMPTS", "make_agent"]
-
-ABOUT: Final = "A graph of deepagents in LangGraph. It plans, writes files, asks a sub-agent and waits for approval."
+__all__ = ["PAGE", "make_agent"]
 
 _Reply: TypeAlias = Callable[[BaseMessage], list[AIMessageChunk]]
-"""What the model says next, by the message before."""
+"""What the model says next, given the message before."""
 
-# Their types are too partial for a strict checker.
+# Their types are not complete enough for a strict checker.
 _deepagents: Any = import_module("deepagents")
 _checkpoints: Any = import_module("langgraph.checkpoint.memory")
 _middleware: Any = import_module("langchain.agents.middleware")
@@ -31,7 +29,7 @@ _REPORT: Final = "# Tides in Brest\n\nHigh water: 7.1 m\nLow water: 1.2 m\n"
 
 
 def make_agent(pace: float) -> DeepGraphAgent:
-    """Make the graph, whose model says a word each `pace` seconds; threads are kept in memory."""
+    """Make the graph. Its model writes one word every `pace` seconds, and threads are kept in memory."""
     graph = _deepagents.create_deep_agent(
         ScriptedModel(reply=_reply, pace=pace),
         [measure, publish],
@@ -47,9 +45,9 @@ def make_agent(pace: float) -> DeepGraphAgent:
         interrupt_on={"publish": {"allowed_decisions": ["approve", "reject"]}},
         checkpointer=_checkpoints.InMemorySaver(),
     )
-    # These are seen while they happen, and not kept in the message.
-    passing = (*NOISY, "checkpoint-loaded", "checkpoint-saved", "file-write-start")
-    return DeepGraphAgent(graph, options=DeepAgentOptions(transient=passing))
+    # The user sees these while they happen, and the message does not keep them.
+    transient = (*NOISY, "checkpoint-loaded", "checkpoint-saved", "file-write-start")
+    return DeepGraphAgent(graph, options=DeepAgentOptions(transient=transient))
 
 
 def measure(place: str) -> str:
@@ -63,11 +61,11 @@ def publish(title: str) -> str:
 
 
 def _reply(messages: Sequence[BaseMessage]) -> list[AIMessageChunk]:
-    """The next line of the script that the last human message began."""
+    """The next line of the script that the last human message starts."""
     begin = max(place for place, message in enumerate(messages) if message.type == "human")
     script = _SCRIPTS.get(str(messages[begin].content))
     if script is None:
-        known = "".join(f"\n- {prompt.text}" for prompt in PROMPTS)
+        known = "".join(f"\n- {prompt.text}" for prompt in _PROMPTS)
         return says(f"I am scripted, and know this:\n{known}")
     said = sum(message.type == "ai" for message in messages[begin:])
     return script[min(said, len(script) - 1)](messages[-1])
@@ -97,11 +95,17 @@ _SCRIPTS: Final[Mapping[str, Sequence[_Reply]]] = {
         lambda _: [*says("I would publish it under this title:")[:-1], *calls("publish", title="Tides in Brest")],
         _published,
     ),
-    # What the sub-agent is asked.
+    # The sub-agent's task.
     _TASK: (lambda _: calls("measure", place="Brest"), lambda _: says(_FOUND)),
 }
 
-PROMPTS: Final = (
+_PROMPTS: Final = (
     PagePrompt("Write a report on the tides", "Todos, a sub-agent and files"),
     PagePrompt("Publish the report", "An approval by interrupt"),
+)
+PAGE: Final = PageAgent(
+    path="/api/deep-agent",
+    name="Deep agent",
+    about="A graph of deepagents in LangGraph. It plans, writes files, asks a sub-agent and waits for approval.",
+    prompts=_PROMPTS,
 )

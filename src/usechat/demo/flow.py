@@ -1,4 +1,4 @@
-"""An Open Harness flow in the real runtime: flow.yaml has its nodes and edges, and this what the nodes do."""
+"""An Open Harness flow in the real runtime. flow.yaml has its nodes and edges; this file has what the nodes do."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -6,31 +6,35 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from usechat.agents.chat import Chat
 from usechat.demo.words import words
 from usechat.errors import AgentError
+from usechat.events import AgentEvent, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
 from usechat.flows import FlowRuntime, agent_node, load_flow
-from usechat.server.page import PagePrompt
-from usechat.sources.open_harness import TransportOptions
-from usechat.sources.plain import PlainEvent, Reasoning, StructuredOutput, ToolCall, ToolError, ToolResult
+from usechat.integrations.open_harness.translator import TransportOptions
+from usechat.server.page import PageAgent, PagePrompt
 from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.turns.chat import Chat
 
-__all__ = ["ABOUT", "PROMPTS", "make_agent"]
+__all__ = ["PAGE", "make_agent"]
 
-ABOUT: Final = "A flow of four nodes in the Open Harness runtime. Two of them run at the same time."
-PROMPTS: Final = (
-    PagePrompt("Plan a day in Lisbon", "Steps, two at a time"),
-    PagePrompt("Plan a day in Atlantis", "A step that fails"),
-    PagePrompt("Plan a day on the moon", "A flow that fails"),
+PAGE: Final = PageAgent(
+    path="/api/flow",
+    name="Open Harness flow",
+    about="A flow of four nodes in the Open Harness runtime. Two of them run at the same time.",
+    prompts=(
+        PagePrompt("Plan a day in Lisbon", "Steps, two at a time"),
+        PagePrompt("Plan a day in Atlantis", "A step that fails"),
+        PagePrompt("Plan a day on the moon", "A flow that fails"),
+    ),
 )
 
-_Events: TypeAlias = AsyncGenerator[PlainEvent, None]
+_Events: TypeAlias = AsyncGenerator[AgentEvent, None]
 
 _WEATHER: Final = {"Lisbon": {"sky": "clear", "celsius": 24, "wind": "3 Bft"}}
 
 
 def make_agent(pace: float) -> OpenHarnessChatTransport:
-    """Make the transport, whose nodes say a word each `pace` seconds; each run has a runtime of its own."""
+    """Make the transport. Its nodes write one word every `pace` seconds, and each run has its own runtime."""
     flow = load_flow(Path(__file__).with_name("flow.yaml"))
     functions = {"planner": _plan, "weather": _ask_for_weather, "sights": _look_for_sights, "writer": _write}
     nodes = {name: agent_node(partial(function, pace=pace)) for name, function in functions.items()}

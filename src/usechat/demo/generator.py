@@ -1,22 +1,20 @@
-"""A plain agent: an async generator that yields what it says, thinks and does. It shows each kind of part."""
+"""A plain agent: an async generator that yields each kind of part."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final, TypeAlias
 
-from usechat.agents.chat import Chat
 from usechat.demo.words import pieces, words
 from usechat.errors import AgentError
+from usechat.events import AgentEvent, Reasoning, ToolCall, ToolError, ToolProgress, ToolResult
 from usechat.ids import new_id
 from usechat.protocol.chunks import File, SourceDocument, SourceUrl
-from usechat.server.page import PagePrompt
-from usechat.sources.plain import PlainEvent, Reasoning, ToolCall, ToolError, ToolResult
+from usechat.server.page import PageAgent, PagePrompt
+from usechat.turns.chat import Chat
 
-__all__ = ["ABOUT", "PROMPTS", "make_agent"]
+__all__ = ["PAGE", "make_agent"]
 
-ABOUT: Final = "An async generator in Python. It yields text, thoughts, tools, sources and files."
-
-_Events: TypeAlias = AsyncGenerator[PlainEvent, None]
+_Events: TypeAlias = AsyncGenerator[AgentEvent, None]
 
 _TIDES: Final = """\
 ## Why the sea rises twice a day
@@ -53,7 +51,7 @@ _LINE: Final = "Brest: high water at {hour:02}:{minute:02}, {metres:.1f} m, wind
 
 
 def make_agent(pace: float) -> Callable[[Chat], _Events]:
-    """Make the agent, which says a word each `pace` seconds."""
+    """Make the agent, which writes one word every `pace` seconds."""
 
     async def agent(chat: Chat) -> _Events:
         if chat.approvals or chat.tool_results:
@@ -67,7 +65,7 @@ def make_agent(pace: float) -> Callable[[Chat], _Events]:
 
 
 async def _explain(chat: Chat, pace: float) -> _Events:
-    """Thoughts, and text that streams; what it cost is metadata."""
+    """Reasoning, text that streams, and the cost as metadata."""
     async for word in words("Somebody asks about the tides. I begin with the moon, and add the heights.", pace):
         yield Reasoning(word)
     async for word in words(_TIDES, pace):
@@ -76,14 +74,14 @@ async def _explain(chat: Chat, pace: float) -> _Events:
 
 
 async def _look_up(chat: Chat, pace: float) -> _Events:
-    """A tool whose arguments are seen as the model writes them."""
+    """A tool whose arguments the user sees as the model writes them."""
     call = new_id()
     chat.write.tool_input_start(call, "tide_table")
     for piece in ('{"place": "Br', 'est", "d', 'ay": "to', 'day", "uni', 't": "metres"}'):
         chat.write.tool_input_delta(call, piece)
         await asyncio.sleep(4 * pace)
     yield ToolCall(call, "tide_table", {"place": "Brest", "day": "today", "unit": "metres"})
-    yield ToolResult(call, {"status": "asking the harbour"}, preliminary=True)
+    yield ToolProgress(call, {"status": "asking the harbour"})
     await asyncio.sleep(8 * pace)
     yield ToolResult(call, {"high": [["06:12", 7.1], ["18:37", 6.8]], "low": [["12:24", 1.2]]})
     async for word in words("High water in Brest is at **06:12** with 7.1 m, and again at 18:37.", pace):
@@ -101,7 +99,7 @@ async def _book(_chat: Chat, pace: float) -> _Events:
 
 
 async def _delete(chat: Chat, pace: float) -> _Events:
-    """A call that waits for the user: the turn ends here, and `_go_on` has the answer."""
+    """A call that needs approval. The turn ends here, and the next one begins in `_go_on` with the decision."""
     async for word in words("I found one file. May I delete it?", pace):
         yield word
     call = new_id()
@@ -110,14 +108,14 @@ async def _delete(chat: Chat, pace: float) -> _Events:
 
 
 async def _locate(_chat: Chat, pace: float) -> _Events:
-    """A call without a result is the browser's: its output comes with the next turn, in `_go_on`."""
+    """A call without a result is the browser's. The next turn begins in `_go_on` with its output."""
     async for word in words("Only your browser knows that.", pace):
         yield word
     yield ToolCall(new_id(), "get_location", {"precise": False})
 
 
 async def _go_on(chat: Chat, pace: float) -> _Events:
-    """The same message goes on when the user or the browser has answered."""
+    """Continue the same message when the user or the browser has answered."""
     for approval in chat.approvals:
         if approval.approved:
             yield ToolResult(approval.call_id, {"deleted": True})
@@ -143,14 +141,14 @@ async def _cite(_chat: Chat, pace: float) -> _Events:
 
 
 async def _draw(_chat: Chat, pace: float) -> _Events:
-    """A file, which here is a picture in a data URL."""
+    """A file: a picture in a data URL."""
     async for word in words("This is the harbour in the evening:", pace):
         yield word
     yield File(_PICTURE, "image/svg+xml")
 
 
 async def _recite(_chat: Chat, pace: float) -> _Events:
-    """An answer that is long enough to be stopped, and to load the page again while it comes."""
+    """An answer that is long enough to stop it, or to reload the page while it streams."""
     for day in range(_DAYS):
         minutes = 372 + day * 50
         line = _LINE.format(hour=minutes // 60 % 24, minute=minutes % 60, metres=5.5 + (day % 15 - 7) / 5)
@@ -159,7 +157,7 @@ async def _recite(_chat: Chat, pace: float) -> _Events:
 
 
 async def _fail(chat: Chat, pace: float) -> _Events:
-    """An error that the user reads; any other exception is masked. The second attempt works."""
+    """An error that the user reads. Any other exception is masked. The second attempt works."""
     async for word in words("I ask the harbour. ", pace):
         yield word
     if chat.trigger != "regenerate-message":
@@ -187,4 +185,9 @@ _SCENES: Final[Mapping[PagePrompt, Callable[[Chat, float], _Events]]] = {
     PagePrompt("Ask the closed harbour", "An error and a retry"): _fail,
 }
 _BY_TEXT: Final = {prompt.text: scene for prompt, scene in _SCENES.items()}
-PROMPTS: Final = tuple(_SCENES)
+PAGE: Final = PageAgent(
+    path="/api/generator",
+    name="Python generator",
+    about="An async generator in Python. It yields text, thoughts, tools, sources and files.",
+    prompts=tuple(_SCENES),
+)

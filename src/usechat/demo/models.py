@@ -1,16 +1,16 @@
-"""Real models, for whoever has a key: the chat as the model takes it, and its words as they come."""
+"""Real models, for users with a key: the chat as the model takes it, and its words as they come."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from usechat.agents.chat import Chat
 from usechat.errors import AgentError
 from usechat.models import to_anthropic, to_openai
+from usechat.server.page import PageAgent
+from usechat.turns.chat import Chat
 
-__all__ = ["ABOUT", "PROMPTS", "Model", "find_models"]
+__all__ = ["Model", "find_models"]
 
-ABOUT: Final = "A real model, asked with the key in your environment."
-PROMPTS: Final = ("Why does the sea rise twice a day?", "Write a limerick about a harbour")
+_PROMPTS: Final = ("Why does the sea rise twice a day?", "Write a limerick about a harbour")
 
 _Agent: TypeAlias = Callable[[Chat], AsyncGenerator[str, None]]
 
@@ -20,9 +20,9 @@ _MOST_TOKENS: Final = 8192
 
 
 class Model(NamedTuple):
-    """A model that the environment has a key for; `make` needs its `package`."""
+    """A model that the environment has a key for. `make` needs the `package`."""
 
-    name: str
+    page: PageAgent
     package: str
     make: Callable[[], _Agent]
 
@@ -30,12 +30,17 @@ class Model(NamedTuple):
 def find_models(environ: Mapping[str, str]) -> list[Model]:
     """The models that can be asked: by OPENAI_API_KEY or OPENAI_BASE_URL, and by ANTHROPIC_API_KEY."""
     found: list[Model] = []
+
+    def add(name: str, package: str, make: Callable[[], _Agent]) -> None:
+        about = "A real model, asked with the key in your environment."
+        found.append(Model(PageAgent(path=f"/api/{package}", name=name, about=about, prompts=_PROMPTS), package, make))
+
     if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL"):
         model = environ.get("OPENAI_MODEL") or _OPENAI_MODEL
-        found.append(Model(f"OpenAI {model}", "openai", lambda: _ask_openai(model, environ)))
+        add(f"OpenAI {model}", "openai", lambda: _ask_openai(model, environ))
     if environ.get("ANTHROPIC_API_KEY"):
         claude = environ.get("ANTHROPIC_MODEL") or _ANTHROPIC_MODEL
-        found.append(Model(f"Anthropic {claude}", "anthropic", lambda: _ask_anthropic(claude, environ)))
+        add(f"Anthropic {claude}", "anthropic", lambda: _ask_anthropic(claude, environ))
     return found
 
 
@@ -82,6 +87,6 @@ def _ask_anthropic(model: str, environ: Mapping[str, str]) -> _Agent:
 
 
 def _explain(model: str, error: Exception) -> str:
-    """What the user reads; what these errors say themselves may hold a part of the key."""
+    """What the user reads. The texts of these errors may hold a part of the key."""
     status = getattr(error, "status_code", None)
     return f"{model} cannot be asked: {type(error).__name__ if status is None else f'its server answered {status}'}."

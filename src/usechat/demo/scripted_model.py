@@ -1,8 +1,8 @@
-"""A chat model of LangChain's that says what a function makes of the messages, at the pace of a real one."""
+"""A chat model for LangChain that follows a script, at the pace of a real one. The demo and the tests use it."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -14,14 +14,15 @@ from langchain_core.runnables import Runnable
 from usechat.demo.words import pieces
 from usechat.ids import new_id
 
-__all__ = ["ScriptedModel", "calls", "says"]
+__all__ = ["ScriptedModel", "calls", "says", "tool_call"]
 
 
 class ScriptedModel(BaseChatModel):
-    """Answers with the chunks that `reply` gives, one each `pace` seconds."""
+    """Streams the chunks that `reply` makes of the messages, one every `pace` seconds."""
 
-    reply: Callable[[Sequence[BaseMessage]], Sequence[AIMessageChunk]]
-    pace: float
+    # A function; pydantic would look into its type.
+    reply: Any
+    pace: float = 0
 
     @property
     def _llm_type(self) -> str:
@@ -30,6 +31,11 @@ class ScriptedModel(BaseChatModel):
     def bind_tools(self, tools: Any, **_options: Any) -> Runnable[Any, AIMessage]:
         return self
 
+    async def chunks(self, messages: Sequence[BaseMessage]) -> AsyncIterator[AIMessageChunk]:
+        for chunk in self.reply(messages):
+            await asyncio.sleep(self.pace)
+            yield chunk
+
     async def _astream(
         self,
         messages: list[BaseMessage],
@@ -37,9 +43,8 @@ class ScriptedModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **_options: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        for said in self.reply(messages):
-            await asyncio.sleep(self.pace)
-            chunk = ChatGenerationChunk(message=said)
+        async for message in self.chunks(messages):
+            chunk = ChatGenerationChunk(message=message)
             if run_manager is not None:
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
@@ -55,17 +60,19 @@ class ScriptedModel(BaseChatModel):
 
 
 def says(text: str) -> list[AIMessageChunk]:
-    """Words, one after the other."""
+    """Text, word by word, and what it cost."""
     usage: Any = {"input_tokens": 800, "output_tokens": len(text) // 4, "total_tokens": 800 + len(text) // 4}
     end = AIMessageChunk(content="", usage_metadata=usage, chunk_position="last")
     return [*(AIMessageChunk(content=word) for word in pieces(text)), end]
 
 
 def calls(name: str, **args: Any) -> list[AIMessageChunk]:
-    """A call of a tool, whose arguments come in pieces."""
-    head: Any = {"id": new_id(), "name": name, "args": "", "index": 0, "type": "tool_call_chunk"}
-    rest: list[Any] = [
-        {"id": None, "name": None, "args": piece, "index": 0, "type": "tool_call_chunk"}
-        for piece in pieces(json.dumps(args))
-    ]
+    """A tool call whose arguments stream word by word."""
+    return tool_call(new_id(), name, pieces(json.dumps(args)))
+
+
+def tool_call(call_id: str, name: str, args: Iterable[str], index: int = 0) -> list[AIMessageChunk]:
+    """A tool call whose arguments stream in these pieces."""
+    head: Any = {"id": call_id, "name": name, "args": "", "index": index, "type": "tool_call_chunk"}
+    rest: list[Any] = [{**head, "id": None, "name": None, "args": piece} for piece in args]
     return [AIMessageChunk(content="", tool_call_chunks=[piece]) for piece in (head, *rest)]

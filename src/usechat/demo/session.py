@@ -9,30 +9,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from usechat.database import Database
 from usechat.demo.words import pieces
+from usechat.gateway.directory import SessionDirectory
+from usechat.gateway.gateway import sessions_gateway
+from usechat.gateway.settings import GatewaySettings
+from usechat.integrations.agent_ops.options import AgentOpsOptions
 from usechat.server.auth import Authenticate
-from usechat.server.page import PagePrompt
-from usechat.server.sessions.directory import SessionDirectory
-from usechat.server.sessions.gateway import sessions_gateway
-from usechat.server.sessions.settings import GatewaySettings
+from usechat.server.page import PageAgent, PagePrompt
 from usechat.session_agent import SessionAgent, SessionSettings, Turn, TurnPlay
-from usechat.sources.agent_ops_options import AgentOpsOptions
 
-__all__ = ["ABOUT", "ANSWERS", "PATH", "PROMPTS", "DemoSession"]
-
-ABOUT: Final = "A session of Agent Ops on a WebSocket, behind the gateway that asks whose session it is."
+__all__ = ["PAGE", "DemoSession"]
 
 _SESSION: Final = "demo"
-PATH: Final = f"/api/sessions/{_SESSION}/chat"
-ANSWERS: Final = f"/api/sessions/{_SESSION}/answer"
-
 _LINES: Final = 2_000
 
 
 class DemoSession:
-    """The gateway as an ASGI app, which works while it is `serving`.
+    """The gateway as an ASGI app, which works inside `serving`.
 
-    The session belongs to `user`, who is signed in by `authenticate`. The socket has a token of its own, which only the
-    gateway and the SessionAgent know.
+    The session belongs to `user`, whom `authenticate` signs in. Only the gateway and the SessionAgent know the token of
+    the socket.
     """
 
     def __init__(self, user: str, authenticate: Authenticate, pace: float) -> None:
@@ -67,12 +62,12 @@ class DemoSession:
             await database.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert self._gateway is not None, "A server asks nothing before its app has started."  # noqa: S101
+        assert self._gateway is not None, "A server sends no request before its app has started."  # noqa: S101
         await self._gateway(scope, receive, send)
 
 
 async def _fix(turn: Turn) -> None:
-    """Tools, of which one fails at first."""
+    """Tools, one of which fails at first."""
     await turn.text(*pieces("I run the tests first. "))
     await turn.tool("t1", "bash", "running", {"command": "pytest -q"})
     await turn.pause(12 * turn.session.settings.pace)
@@ -89,7 +84,7 @@ async def _fix(turn: Turn) -> None:
 
 
 async def _deploy(turn: Turn) -> None:
-    """A question with options, which anybody in the session may answer."""
+    """A question with options. Everybody in the session may answer it."""
     await turn.text(*pieces("There are two places to deploy to. "))
     answer = await turn.ask("Where shall I deploy it?", ["staging", "production"])
     said = "Nobody answered, so I deploy nothing." if answer is None else f"I deploy it to {answer}. It is up."
@@ -98,7 +93,7 @@ async def _deploy(turn: Turn) -> None:
 
 
 async def _watch(turn: Turn) -> None:
-    """A turn that goes on until it is stopped."""
+    """A turn that goes on until the user stops it."""
     for number in range(1, _LINES):
         await turn.text(f"`{number:04} GET /tides 200`\n\n")
     turn.finish()
@@ -116,4 +111,12 @@ _PLAYS: Final[Mapping[PagePrompt, TurnPlay]] = {
     PagePrompt("Watch the log", "A turn to stop"): _watch,
     PagePrompt("Ask an overloaded model", "An error in mid-answer"): _overload,
 }
-PROMPTS: Final = tuple(_PLAYS)
+PAGE: Final = PageAgent(
+    path=f"/api/sessions/{_SESSION}/chat",
+    name="Agent Ops session",
+    about="A session of Agent Ops on a WebSocket, behind the gateway that asks whose session it is.",
+    prompts=tuple(_PLAYS),
+    keeps=False,
+    lists=False,
+    answers=f"/api/sessions/{_SESSION}/answer",
+)

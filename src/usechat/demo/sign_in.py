@@ -1,4 +1,4 @@
-"""Signs in whoever opens the page, by a cookie, so that nobody has to type a token on their own computer."""
+"""Signs in everybody who opens the page, with a cookie: nobody types a token on their own computer."""
 
 import secrets
 from hmac import compare_digest
@@ -10,15 +10,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["SignIn", "SignInMiddleware"]
 
-# The page asks for its settings when it is opened, and again when the server no longer knows it.
-_PLACES: Final = ("/", "/page/settings")
+# The page loads its settings when it opens, and again after the server has restarted.
+_PATHS: Final = ("/", "/page/settings")
 
 
 class SignIn:
-    """Knows the one user of a process by a cookie that is random, and gone with the process.
+    """Recognises the one user of a process by a random cookie, which the end of the process makes worthless.
 
-    Scripts cannot read it, and pages of other sites cannot send it. Whoever loads the page gets it, so that it is for
-    servers that listen on loopback.
+    Scripts cannot read it, and pages of other sites cannot send it. All who load the page get it, so use it only
+    for servers that listen on loopback.
     """
 
     def __init__(self, user: str) -> None:
@@ -26,24 +26,24 @@ class SignIn:
         self._secret = secrets.token_urlsafe(32)
 
     async def __call__(self, connection: HTTPConnection) -> str | None:
-        """Give the user if the connection has the cookie."""
+        """The user, if the connection has the cookie."""
         given = connection.cookies.get(_name(connection.scope), "")
         return self.user if compare_digest(given.encode(), self._secret.encode()) else None
 
     def cookie(self, scope: Scope) -> str:
-        """Give the header that sets the cookie."""
+        """The header that sets the cookie."""
         return f"{_name(scope)}={self._secret}; Path=/; HttpOnly; SameSite=Strict"
 
 
 class SignInMiddleware:
-    """Sets the cookie of whoever loads the page."""
+    """Sets the cookie when the page loads."""
 
     def __init__(self, app: ASGIApp, sign_in: SignIn) -> None:
         self._app = app
         self._sign_in = sign_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in _PLACES:
+        if scope["type"] != "http" or scope["path"] not in _PATHS:
             await self._app(scope, receive, send)
             return
 
@@ -56,5 +56,5 @@ class SignInMiddleware:
 
 
 def _name(scope: Scope) -> str:
-    """The cookie's name, with the port: a browser sends the cookies of one port to the others of a host, too."""
+    """The cookie's name, with the port: a browser sends a host's cookies to all of its ports."""
     return f"usechat-demo-{(scope.get('server') or ('', 0))[1]}"

@@ -8,7 +8,7 @@ __all__ = ["pieces", "words"]
 
 
 async def words(text: str, pace: float) -> AsyncGenerator[str, None]:
-    """The words of a text, one each `pace` seconds."""
+    """The words of a text, one every `pace` seconds."""
     for word in pieces(text):
         yield word
         await asyncio.sleep(pace)

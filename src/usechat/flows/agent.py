@@ -1,43 +1,66 @@
-"""The agent node: any agent of usechat as a node of a flow, with the original's events."""
+"""The agent node: any agent of usechat as a node of a flow, with the original's events.
+
+An agent node is one `_AgentRun`. It runs a turn of its agent for the node's input, and another one as long as commands
+came in meanwhile. A turn has an `Output` as a served one has, `_AgentEvents`: chunks in, Open Harness events out.
+
+Threads: the agent may write from any thread, one at a time (`Output.lock`). `_AgentEvents.take` only puts the chunks
+into `_chunks`; they become events in the thread of the event loop, where everything else runs.
+
+A turn ends in one of three ways: the agent returns and `finish` ends the message; the agent's task is cancelled, since
+the node is (`context.cancel`); or something else than the agent's task ended the message (`chat.write.finish()` in a
+thread, a text that failed later), upon which `_halt` cancels the task and sets `halted`, and `_turn` takes the
+cancellation back.
+"""
 
 import asyncio
+import threading
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any, Final, TypeAlias, cast
 
-from usechat.agents import Agent
-from usechat.agents.chat import Chat, Request
-from usechat.agents.registry import agent_of
+import msgspec
+from msgspec import Struct
+
 from usechat.errors import AgentError
-from usechat.flows.agent_events import AgentEvents
-from usechat.flows.context import NodeContext, NodeFunction, without_state
+from usechat.events import Mapper
+from usechat.events.mapper import STRUCTURED_OUTPUT
 from usechat.flows.node_runs import RESUME_MESSAGE
-from usechat.flows.nodes import AgentFunction
+from usechat.flows.nodes import AgentFunction, NodeContext, NodeFunction, without_state
 from usechat.flows.scheduling import Command
+from usechat.integrations import Integration, agent_of, mapper_of
+from usechat.protocol import chunks as c
+from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
-from usechat.sources import Mapper
-from usechat.stores import StopReason
+from usechat.turns.chat import Chat, Request
 from usechat.turns.output import Output
 from usechat.turns.pump import pump
 from usechat.turns.threads import THREADS
 
 __all__ = ["agent_node"]
 
+_USAGE: Final = ("inputTokens", "outputTokens")
+
 _Mapping: TypeAlias = Callable[[MessageWriter], Mapper[Any]]
+
+# The newest client, so that nothing is changed for the sake of an older one.
+_CLIENT: Final[ClientName] = "v7"
+# After 16 events in a row an agent waits until the page has caught up, and at least for others to run.
+_IN_A_ROW: Final = 16
 
 
 def agent_node(agent: object, mapper: _Mapping | None = None, *, last_block: bool = False) -> NodeFunction:
     """Make a node that runs an agent: any that `create_app` takes. `mapper` is for a function that yields other events.
 
     The node's input has a `prompt` or `messages` (`{role, content}`, UI messages, or the `{role, text}` of
-    `flow.input.messages`); the rest of it is the body of `chat.request`, and `chat.id` is the node's session. What is
-    sent to the node while the agent answers is answered after that, in another turn. The output is `{text, usage,
-    durationMs, sessionId, numTurns}`, and `sources`, `files`, `data` and `structuredOutput` of an agent that gave some,
-    all as the last turn said them; with `last_block` the text is only the last block of it. A node that was paused
-    gives what it has, and `paused`.
+    `flow.input.messages`); the rest of it is the body of `chat.request`, and `chat.id` is the node's session. The agent
+    answers commands that come while it answers in another turn. The output is `{text, usage, durationMs, sessionId,
+    numTurns}`, and `sources`, `files`, `data` and `structuredOutput` of an agent that gave some, all as the last turn
+    said them; with `last_block` the text is only its last block. A node that was paused gives what it has, and
+    `paused`.
 
     Raises:
         TypeError: it is no agent.
@@ -45,14 +68,20 @@ def agent_node(agent: object, mapper: _Mapping | None = None, *, last_block: boo
     found = agent_of(agent)
 
     async def run(context: NodeContext, value: dict[str, Any]) -> dict[str, Any]:
-        return await _AgentRun(found, mapper or found.mapper, context, value, last_block=last_block).run()
+        return await _AgentRun(found, mapper, context, value, last_block=last_block).run()
 
     return without_state(AgentFunction(run))
 
 
 class _AgentRun:
     def __init__(
-        self, agent: Agent[Any], mapper: _Mapping, context: NodeContext, value: dict[str, Any], *, last_block: bool
+        self,
+        agent: Integration[Any],
+        mapper: _Mapping | None,
+        context: NodeContext,
+        value: dict[str, Any],
+        *,
+        last_block: bool,
     ) -> None:
         self._last_block = last_block
         self._agent = agent
@@ -61,11 +90,16 @@ class _AgentRun:
         self._rest = {name: value[name] for name in value if name not in ("prompt", "messages")}
         self._prompt: Any = value.get("prompt", value.get("messages"))
         self._messages = _read_messages(value)
-        self._messages += [_user(text) for text in self._unasked(context.inbox.drain())]
+        texts = [_text_of(command) for command in context.inbox.drain()]
+        # That the run goes on is no question to the agent.
+        if context.resume_message == RESUME_MESSAGE and RESUME_MESSAGE in texts:
+            texts.remove(RESUME_MESSAGE)
+        self._messages += map(_user, texts)
         self._session = context.session or str(uuid.uuid4())
         self._began = time.monotonic()
         self._turns = 0
-        self._agent_events = AgentEvents(context.emit, context.room)
+        self._said = _Said()
+        self._usage: dict[str, int] = dict.fromkeys(_USAGE, 0)
 
     async def run(self) -> dict[str, Any]:
         context = self._context
@@ -73,54 +107,58 @@ class _AgentRun:
         context.emit({"type": "agent:start", "sessionId": self._session, "prompt": self._prompt})
         try:
             await self._answer()
-        except asyncio.CancelledError as error:
-            if _is_cancelled():
-                return self._cancelled()
-            self._tell_failure(error)
-            raise
         # Whatever an agent raises, also to leave the process, fails its node and nothing else.
         except BaseException as error:
-            self._tell_failure(error)
+            if isinstance(error, asyncio.CancelledError) and _this_task().cancelling():
+                return self._cancelled()
+            # The text of an exception was not written for users, unless it is an AgentError.
+            kind = "AgentError" if isinstance(error, AgentError) else "exception"
+            message = str(error) or type(error).__name__
+            context.emit({"type": "agent:error", "errorType": kind, "message": message})
             raise
         output = self._output()
-        told = {name: output[name] for name in ("usage", "durationMs", "numTurns")}
-        told |= self._agent_events.said.structured
-        context.emit({"type": "agent:complete", "result": output["text"], **told})
+        usage = {name: output[name] for name in ("usage", "durationMs", "numTurns")}
+        structured = self._said.structured
+        context.emit({"type": "agent:complete", "result": output["text"], **usage, **structured})
         return output
 
     async def _answer(self) -> None:
-        """Answer the messages, and what is sent meanwhile, until there is nothing left to answer."""
+        """Answer the messages, and the commands that come meanwhile, until there is nothing left to answer."""
         await self._turn()
         while commands := self._context.inbox.drain():
-            said = {"type": "text", "text": self._agent_events.said.text()}
+            said = {"type": "text", "text": self._said.text()}
             self._messages.append(UIMessage(str(uuid.uuid4()), "assistant", [said]))
-            self._messages += [_user(_said(command)) for command in commands]
+            self._messages += [_user(_text_of(command)) for command in commands]
             await self._turn()
 
     async def _turn(self) -> None:
         self._turns += 1
-        events, context = self._agent_events, self._context
-        turn = _NodeTurn(events.begin())
-        leave = context.cancel.on_cancel(turn.stop)
+        context, output = self._context, _AgentEvents(self._context.emit, self._context.drain)
+        self._said = output.said
+        leave = context.cancel.on_cancel(output.stop)
+        asked = [message.text for message in self._messages if message.role == "user"]
+        chat = Chat(
+            output,
+            id=self._session,
+            text=asked[-1] if asked else "",
+            messages=list(self._messages),
+            request=Request(self._rest, {}),
+            client=_CLIENT,
+        )
         try:
-            mapper = self._mapper(turn.output.writer)
-            said = self._agent.events(self._chat(turn))
-            await pump(said, mapper, turn.output, unused=context.unused, threads=THREADS)
-            events.finish()
+            mapper = self._mapper(output.writer) if self._mapper else mapper_of(self._agent, chat, output.writer)
+            await pump(self._agent.run(chat), mapper, output, unused=context.unused, threads=THREADS)
+            output.finish()
         except asyncio.CancelledError:
-            if context.cancel.cancelled or not events.halted:
+            if context.cancel.cancelled or not output.halted:
                 raise
-            _uncancel()
-            events.finish()
+            _this_task().uncancel()
+            output.finish()
         finally:
             leave()
-            events.close()
-
-    def _tell_failure(self, error: BaseException) -> None:
-        # What an exception says was not written for users, unless it is this one.
-        kind = "AgentError" if isinstance(error, AgentError) else "exception"
-        message = str(error) or type(error).__name__
-        self._context.emit({"type": "agent:error", "errorType": kind, "message": message})
+            output.close()
+        for name, count in output.usage.items():
+            self._usage[name] += count
 
     def _cancelled(self) -> dict[str, Any]:
         reason = self._context.cancel.reason
@@ -133,68 +171,195 @@ class _AgentRun:
         raise asyncio.CancelledError
 
     def _output(self) -> dict[str, Any]:
-        said = self._agent_events.said
+        said = self._said
         return {
             "text": said.text(last_block=self._last_block),
-            "usage": self._agent_events.usage,
+            "usage": self._usage,
             "durationMs": round((time.monotonic() - self._began) * 1000),
             "sessionId": self._session,
             "numTurns": self._turns,
-            **said.parts,
+            **{name: list(parts) for name, parts in said.parts.items() if parts},
             **said.structured,
         }
 
-    def _chat(self, turn: "_NodeTurn") -> Chat:
-        asked = [message.text for message in self._messages if message.role == "user"]
-        return Chat(
-            turn,
-            id=self._session,
-            text=asked[-1] if asked else "",
-            messages=list(self._messages),
-            request=Request(self._rest, {}),
-            client=self._agent_events.client,
-        )
 
-    def _unasked(self, commands: list[Command]) -> list[str]:
-        """What the commands say, without the word that a run goes on, which is not a question to the agent."""
-        texts = [_said(command) for command in commands]
-        if self._context.resume_message == RESUME_MESSAGE and RESUME_MESSAGE in texts:
-            texts.remove(RESUME_MESSAGE)
-        return texts
+class _Said:
+    """What one turn said, for the node's output. Data that was replaced, or is transient, is left out."""
+
+    def __init__(self) -> None:
+        self.blocks: list[list[str]] = []
+        self.parts: dict[str, list[dict[str, Any]]] = {"sources": [], "files": [], "data": []}
+        self.structured: dict[str, Any] = {}
+
+    def text(self, *, last_block: bool = False) -> str:
+        return "".join(chain.from_iterable(self.blocks[-1:] if last_block else self.blocks))
+
+    def add_part(self, chunk: c.SourceUrl | c.SourceDocument | c.File | c.Data) -> dict[str, Any]:
+        """Keep the part, and give the chunk as it is on the wire."""
+        part: dict[str, Any] = msgspec.to_builtins(chunk)
+        if not isinstance(chunk, c.Data):
+            self.parts["files" if isinstance(chunk, c.File) else "sources"].append(part)
+        elif chunk.type == f"data-{STRUCTURED_OUTPUT}":
+            self.structured = {"structuredOutput": chunk.data}
+        elif chunk.transient is not True:
+            kept = self.parts["data"]
+            same = (n for n, other in enumerate(kept) if (other["type"], other.get("id")) == (chunk.type, chunk.id))
+            place = next(same, len(kept))
+            kept[place : place + 1] = [part]
+        return part
 
 
-class _NodeTurn:
-    """What a chat needs of the node that runs its agent."""
+class _Call(Struct, frozen=True):
+    name: str
+    input: Any
+    began: float
 
-    def __init__(self, output: Output) -> None:
-        self.output = output
-        self.stopping = asyncio.Event()
-        self.stopped: StopReason | None = None
+
+class _AgentEvents(Output):
+    """The output of one turn, in the current task: it makes `agent:text`, `agent:thinking` and `agent:tool` events.
+
+    The original has no event for sources, files and data: they are `agent:part`. `said` is what the turn said, `usage`
+    the last of its `metadata.usage`.
+    """
+
+    def __init__(self, emit: Callable[[Mapping[str, Any]], None], drain: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(MessageWriter(str(uuid.uuid4()), new_id=lambda: str(uuid.uuid4()), client=_CLIENT))
+        self.said = _Said()
+        self.usage: dict[str, int] = {}
+        self.halted = False
+        self._emit = emit
+        self._drain = drain
+        self._failure: BaseException | None = None
+        self._thread = threading.get_ident()
+        self._task: asyncio.Task[Any] | None = _this_task()
+        self._chunks: deque[c.Chunk] = deque()
+        self._in_a_row = 0
+        self._blocks: dict[str, list[str]] = {}
+        self._calls: dict[str, _Call] = {}
 
     def stop(self) -> None:
         self.stopped = "stopped"
-        self.stopping.set()
+        self.set_stopping()
 
-    def hold(self) -> AbstractContextManager[None]:
-        # A node has no idle clock.
-        return nullcontext()
+    def finish(self) -> None:
+        """End the message; a call without a result fails, since no browser is there to answer it.
 
-    def touch(self) -> None:
-        pass
+        Raises:
+            AgentError: the agent has ended it with an error.
+        """
+        self.write(self.writer.finish)
+        self._emit_all()
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Emit what was said, and nothing after that."""
+        self._task = None
+        with self.lock:
+            self.flush()
+            self.closed = True
+        self._emit_all()
+
+    @property
+    def full(self) -> Callable[[], bool]:
+        return lambda: self._in_a_row + len(self._chunks) >= _IN_A_ROW
+
+    async def drain(self) -> None:
+        self._in_a_row = 0
+        await self._drain()
+
+    def take(self, chunks: Iterable[c.Chunk]) -> None:
+        try:
+            self._chunks.extend(chunks)
+        finally:
+            self._in_loop(self._emit_all)
+            if self.writer.state.phase in ("ended", "failed"):
+                self.closed = True
+                self._in_loop(self._halt)
+
+    def fail(self, error: BaseException) -> None:
+        self.closed = True
+        self._failure = error
+        self._halt()
+
+    def _in_loop(self, callback: Callable[[], None]) -> None:
+        if threading.get_ident() == self._thread:
+            callback()
+        else:
+            self._loop.call_soon_threadsafe(callback)
+
+    def _halt(self) -> None:
+        """Cancel the agent, unless it has ended its message itself."""
+        if self._task is not None and self._task is not asyncio.current_task():
+            self.halted = True
+            self._task.cancel()
+
+    def _emit_all(self) -> None:
+        while self._chunks:
+            self._in_a_row += 1
+            self._emit_chunk(self._chunks.popleft())
+
+    def _emit_chunk(self, chunk: c.Chunk) -> None:
+        match chunk:
+            case c.TextDelta() | c.ReasoningDelta():
+                if chunk.id not in self._blocks:
+                    self._blocks[chunk.id] = []
+                    if isinstance(chunk, c.TextDelta):
+                        self.said.blocks.append(self._blocks[chunk.id])
+                self._blocks[chunk.id].append(chunk.delta)
+                kind = "text" if isinstance(chunk, c.TextDelta) else "thinking"
+                self._emit({"type": f"agent:{kind}:delta", "content": chunk.delta})
+            case c.TextEnd() | c.ReasoningEnd():
+                kind = "text" if isinstance(chunk, c.TextEnd) else "thinking"
+                self._emit({"type": f"agent:{kind}", "content": "".join(self._blocks.pop(chunk.id, ()))})
+            case c.SourceUrl() | c.SourceDocument() | c.File() | c.Data():
+                self._emit({"type": "agent:part", "part": self.said.add_part(chunk)})
+            case c.Start() | c.Finish() | c.MessageMetadata():
+                self._count(chunk.message_metadata)
+            case c.Error():
+                self._failure = AgentError(chunk.error_text)
+            case _:
+                self._emit_tool(chunk)
+
+    def _emit_tool(self, chunk: c.Chunk) -> None:
+        match chunk:
+            case c.ToolInputAvailable() | c.ToolInputError():
+                self._calls[chunk.tool_call_id] = _Call(chunk.tool_name, chunk.input, time.monotonic())
+                if isinstance(chunk, c.ToolInputError):
+                    self._emit_call(chunk.tool_call_id, _error(chunk.error_text))
+            case c.ToolOutputAvailable() if chunk.preliminary is not True:
+                self._emit_call(chunk.tool_call_id, {"toolOutput": chunk.output})
+            case c.ToolOutputError():
+                self._emit_call(chunk.tool_call_id, _error(chunk.error_text))
+            case c.ToolOutputDenied():
+                self._emit_call(chunk.tool_call_id, _error("The call was denied."))
+            case _:
+                pass
+
+    def _emit_call(self, call_id: str, result: Mapping[str, Any]) -> None:
+        call = self._calls.pop(call_id)
+        duration = round((time.monotonic() - call.began) * 1000)
+        about = {"toolName": call.name, "toolInput": call.input}
+        self._emit({"type": "agent:tool", **about, **result, "durationMs": duration})
+
+    def _count(self, metadata: Any) -> None:
+        match metadata:
+            case {"usage": {**usage}}:
+                counts = {name: usage.get(name) for name in _USAGE}
+                self.usage = {name: count for name, count in counts.items() if isinstance(count, int)}
+            case _:
+                pass
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _error(text: str) -> dict[str, Any]:
+    return {"toolOutput": {"error": text}, "error": text}
 
 
-def _uncancel() -> None:
-    task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()
+def _this_task() -> asyncio.Task[Any]:
+    return cast("asyncio.Task[Any]", asyncio.current_task())
 
 
-def _said(command: Command) -> str:
+def _text_of(command: Command) -> str:
     return str(command.get("message", command.get("content", "")))
 
 

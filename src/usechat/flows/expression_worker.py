@@ -1,7 +1,12 @@
 """Evaluates expressions in a process of its own, where one that never ends, or needs all memory, harms nobody.
 
-`workers` runs this file as a script. It imports nothing of usechat, so that the process is there in a fifth of a
-second, and nothing that the environment could put in the way. Requests and answers are JSON, each behind its length.
+`workers` runs this file as a script, with an isolated interpreter. It imports only the standard library and JSONata, so
+that the process is ready in a fifth of a second. Requests and answers are JSON, each behind its length as four bytes.
+
+The process has one thread and does one thing after the other: read a request, set the timer, evaluate, unset the timer,
+write the answer. It ends when its input is closed, when the timer runs out (1 s of processor time; the system sends
+`SIGPROF`, also inside C code), and by a `MemoryError` when it needs more than 256 MB. `workers` imports this file as
+well, for its limits and frames, and `expressions` for its sentences about errors.
 """
 
 import json
@@ -20,13 +25,13 @@ from typing import IO, Any, Final, NoReturn, cast
 __all__ = ["CPU_SECONDS", "LARGEST", "MEMORY", "evaluate", "failure", "import_jsonata", "read_frame", "write_frame"]
 
 CPU_SECONDS: Final = 1.0
-"""How long one evaluation may keep a processor busy."""
+"""The processor time of one evaluation."""
 
 MEMORY: Final = 256 * 1024 * 1024
-"""How much memory the process may have."""
+"""The address space of the process, in bytes."""
 
 LARGEST: Final = 4 * 1024 * 1024
-"""How many bytes of JSON an expression may be given, and may give."""
+"""The most bytes of JSON that an expression may read, and may give."""
 
 _DEPTH: Final = 100
 _REASON: Final = 300
@@ -326,7 +331,7 @@ def _limit_memory() -> None:
 
 
 def _limit_time(seconds: float) -> None:
-    """Let the system end this process after so many seconds of work, also within a function of C."""
+    """Let the system end this process after this much processor time; 0 unsets the timer."""
     with suppress(ImportError, AttributeError):
         signals = import_module("signal")
         signals.setitimer(signals.ITIMER_PROF, seconds)

@@ -1,20 +1,22 @@
 """JSONata in flows: conditions (`when`) and bindings (`{{ … }}`).
 
-Expressions are the author's, values are anybody's. A value is only ever data here: what a binding gives is not looked
-at for bindings again, and `$eval`, which would run a value, is refused. What is more than a path of names is evaluated
-by another process, with limits, so that no value can make this one stand still.
+Expressions are the flow author's, values may be a stranger's. So a value is only ever data here: a binding inside a
+value is not filled in, and `$eval`, which would run a value, is refused. This process looks up paths of names, literals
+and variables itself. Other processes evaluate everything else, with limits (`workers`), so that no value can make
+this one stand still.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from usechat.errors import UsechatError
-from usechat.flows.parsing import Parsed, parse
+from usechat.flows.expression_worker import failure, import_jsonata
 from usechat.flows.workers import WORKERS, WorkerError
 
 __all__ = [
@@ -22,17 +24,42 @@ __all__ = [
     "Condition",
     "Expression",
     "ExpressionError",
+    "Parsed",
     "Scope",
     "Template",
     "condition",
+    "parse",
     "template",
 ]
 
+_jsonata: Final = import_jsonata()
 _BINDING: Final = "{{"
 # From here on JavaScript writes a whole number with an exponent.
 _LONG: Final = 1e21
 _ELSEWHERE: Final = object()
 _OPERATORS: Final = ("equals", "not", "and", "or")
+# These take the context for an argument that is missing, although they have another one.
+_WANT_TWO: Final = ("each", "lookup", "sift")
+# These never take the context, although they may be called without arguments.
+_WANT_NONE: Final = ("millis", "now", "random")
+_LITERALS: Final = ("number", "string", "value")
+# The parts of each kind of expression that see the same names as the whole.
+_PARTS: Final[dict[str, tuple[str, ...]]] = {
+    "apply": ("lhs", "rhs"),
+    "binary": ("lhs", "rhs"),
+    "bind": ("lhs", "rhs"),
+    "block": ("expressions",),
+    "condition": ("condition", "then", "_else"),
+    "function": ("procedure", "arguments"),
+    "lambda": ("body",),
+    "operator": (),
+    "partial": ("procedure", "arguments"),
+    "regex": (),
+    "transform": (),
+    "unary": ("expression", "expressions", "lhs_object"),
+    "variable": (),
+    **dict.fromkeys(_LITERALS, ()),
+}
 
 
 class ExpressionError(UsechatError):
@@ -54,10 +81,25 @@ class Scope(Struct, frozen=True):
     variables: Mapping[str, Any] = {}
 
 
+class Parsed(Struct, frozen=True):
+    """What an expression is, before it is evaluated.
+
+    `path` is set if it is nothing but names (`a.b.c`), `variable` if it is one (`$iteration`), `literal` if it is
+    `true`, a number or a text. `heads` are the first names of its paths that begin at the top, each with the name that
+    follows; `whole` says that it may read all that is there.
+    """
+
+    path: tuple[str, ...] | None
+    variable: str | None
+    literal: Any
+    heads: frozenset[tuple[str, str | None]]
+    whole: bool
+
+
 Condition: TypeAlias = Callable[[Scope], Awaitable[bool]]
 Template: TypeAlias = Callable[[Scope], Awaitable[Any]]
 Check: TypeAlias = Callable[[Parsed], None]
-"""Is given each expression while it is made ready, and raises an `ExpressionError` over one that cannot be meant."""
+"""Sees each expression before it is used, and raises an `ExpressionError` over one that cannot be meant."""
 
 
 def _unchecked(_parsed: Parsed) -> None:
@@ -65,17 +107,14 @@ def _unchecked(_parsed: Parsed) -> None:
 
 
 class Expression:
-    def __init__(self, text: str) -> None:
-        """Check the expression.
-
-        Raises:
-            ExpressionError: it is wrong.
-        """
+    def __init__(self, text: str, check: Check = _unchecked) -> None:
+        """Check the expression; if it is wrong, raise an `ExpressionError`."""
         self.text = text
         try:
-            self.parsed = parse(text)
+            self._parsed = parse(text)
         except ValueError as error:
             raise ExpressionError(str(error)) from error
+        check(self._parsed)
 
     async def evaluate(self, scope: Scope) -> Any:
         """The value as a copy; UNSET for what is not there, which JSONata tells from null.
@@ -88,27 +127,27 @@ class Expression:
 
     def _look_up(self, scope: Scope) -> Any:
         """The value, if that takes no more than to look it up."""
-        parsed = self.parsed
+        parsed = self._parsed
         if parsed.literal is not UNSET:
             return parsed.literal
         if parsed.variable is not None and parsed.variable in scope.variables:
-            return _copy(scope.variables[parsed.variable])
+            return msgspec.to_builtins(scope.variables[parsed.variable])
         if parsed.path is None:
             return _ELSEWHERE
         found: Any = scope.names
         for name in parsed.path:
             if isinstance(found, list):
-                # The rest of the path counts for each of them.
+                # The rest of the path counts for each item.
                 return _ELSEWHERE
             if not isinstance(found, Mapping) or name not in found:
                 return UNSET
             found = cast("Mapping[str, Any]", found)[name]
-        return _copy(found)
+        return msgspec.to_builtins(found)
 
     async def _ask(self, scope: Scope) -> Any:
         names = scope.names
-        if not self.parsed.whole:
-            names = {name: names[name] for name, _ in self.parsed.heads if name in names}
+        if not self._parsed.whole:
+            names = {name: names[name] for name, _ in self._parsed.heads if name in names}
         try:
             answer = await WORKERS.ask({"text": self.text, "names": names, "variables": scope.variables})
         except WorkerError as error:
@@ -124,15 +163,55 @@ def condition(when: str | Mapping[str, Any] | None, check: Check = _unchecked) -
     Raises:
         ExpressionError: it is wrong.
     """
-    match when:
-        case None:
-            return _always
-        case str():
-            return _holds(_checked(when, check))
-        case dict() if sum(operator in when for operator in _OPERATORS) == 1:
-            return _tree(when, check)
+    tree = None if when is None else _tree(when, check)
+    return lambda scope: _holds(tree, scope)
+
+
+def _tree(when: Any, check: Check, step: str = "") -> Any:
+    """The condition with an `Expression` in place of each text."""
+    with _at(step):
+        match when:
+            case str():
+                return Expression(when, check)
+            case dict() if sum(operator in when for operator in _OPERATORS) != 1:
+                pass
+            case {"equals": {"var": str(var), "value": value}}:
+                with _at(".equals.var"):
+                    return {"equals": Expression(var, check), "value": value}
+            case {"not": part}:
+                return {"not": _tree(part, check, ".not")}
+            case {"and": [*parts]}:
+                return {"and": [_tree(part, check, f".and[{number}]") for number, part in enumerate(parts)]}
+            case {"or": [*parts]}:
+                return {"or": [_tree(part, check, f".or[{number}]") for number, part in enumerate(parts)]}
+            case _:
+                pass
+        raise ExpressionError("A condition is an expression, or one of equals {var, value}, not, and [], or [].")
+
+
+async def _holds(tree: Any, scope: Scope) -> bool:
+    match tree:
+        case Expression():
+            found = await tree.evaluate(scope)
+            # As in JavaScript: an empty array or object is true.
+            return isinstance(found, dict | list) or (found is not UNSET and bool(found))
+        case {"equals": Expression() as var, "value": value}:
+            found = await var.evaluate(scope)
+            return found is not UNSET and _same(found, value)
+        case {"not": part}:
+            return not await _holds(part, scope)
+        case {"and": parts}:
+            for part in parts:
+                if not await _holds(part, scope):
+                    return False
+            return True
+        case {"or": parts}:
+            for part in parts:
+                if await _holds(part, scope):
+                    return True
+            return False
         case _:
-            raise _wrong_tree()
+            return True
 
 
 def template(value: Any, check: Check = _unchecked) -> Template:
@@ -141,32 +220,49 @@ def template(value: Any, check: Check = _unchecked) -> Template:
     Raises:
         ExpressionError: one of its expressions is wrong.
     """
-    match value:
-        case str() if _BINDING in value:
-            return _text(list(_pieces(value, check)))
-        case dict():
-            members = cast("dict[str, Any]", value).items()
-            return _object({name: _member(f".{name}", child, check) for name, child in members})
-        case list():
-            items = enumerate(cast("list[Any]", value))
-            return _array([_member(f"[{number}]", child, check) for number, child in items])
-        case _:
-            return _constant(value)
+    compiled = _compile(value, check)
+    return lambda scope: _fill(compiled, scope)
 
 
-def _object(members: Mapping[str, Template]) -> Template:
-    """Make the object of these members; one whose binding finds nothing is left out."""
-
-    async def fill(scope: Scope) -> dict[str, Any]:
-        found = {name: await member(scope) for name, member in members.items()}
-        return {name: value for name, value in found.items() if value is not UNSET}
-
-    return fill
+class _Text(Struct, frozen=True):
+    pieces: list[str | Expression]
 
 
-def _member(step: str, value: Any, check: Check) -> Template:
+def _compile(value: Any, check: Check, step: str = "") -> Any:
+    """The value with an `Expression` or a `_Text` in place of each text that has bindings."""
     with _at(step):
-        return template(value, check)
+        match value:
+            case str() if _BINDING in value:
+                pieces = list(_pieces(value, check))
+                bindings = [piece for piece in pieces if isinstance(piece, Expression)]
+                alone = len(bindings) == 1 and not any(isinstance(piece, str) and piece.strip() for piece in pieces)
+                return bindings[0] if alone else _Text(pieces)
+            case dict():
+                members = cast("dict[str, Any]", value).items()
+                return {name: _compile(child, check, f".{name}") for name, child in members}
+            case list():
+                return [_compile(item, check, f"[{n}]") for n, item in enumerate(cast("list[Any]", value))]
+            case _:
+                return value
+
+
+async def _fill(compiled: Any, scope: Scope) -> Any:
+    match compiled:
+        case Expression():
+            return await compiled.evaluate(scope)
+        case _Text(pieces):
+            texts = [one if isinstance(one, str) else _interpolated(await one.evaluate(scope)) for one in pieces]
+            return "".join(texts)
+        case dict():
+            members = cast("dict[str, Any]", compiled).items()
+            found = {name: await _fill(child, scope) for name, child in members}
+            # A member whose binding finds nothing is left out.
+            return {name: value for name, value in found.items() if value is not UNSET}
+        case list():
+            items = [await _fill(item, scope) for item in cast("list[Any]", compiled)]
+            return [None if item is UNSET else item for item in items]
+        case _:
+            return compiled
 
 
 @contextmanager
@@ -176,34 +272,6 @@ def _at(step: str) -> Generator[None, None, None]:
     except ExpressionError as error:
         error.place = step + error.place
         raise
-
-
-def _array(items: list[Template]) -> Template:
-    async def fill(scope: Scope) -> list[Any]:
-        found = [await item(scope) for item in items]
-        return [None if value is UNSET else value for value in found]
-
-    return fill
-
-
-def _constant(value: Any) -> Template:
-    async def fill(_scope: Scope) -> Any:
-        return value
-
-    return fill
-
-
-def _text(pieces: list[str | Expression]) -> Template:
-    bindings = [piece for piece in pieces if isinstance(piece, Expression)]
-    around = "".join(piece for piece in pieces if isinstance(piece, str))
-    if len(bindings) == 1 and not around.strip():
-        return bindings[0].evaluate
-
-    async def fill(scope: Scope) -> str:
-        found = [piece if isinstance(piece, str) else _interpolated(await piece.evaluate(scope)) for piece in pieces]
-        return "".join(found)
-
-    return fill
 
 
 def _pieces(text: str, check: Check) -> Iterator[str | Expression]:
@@ -218,25 +286,20 @@ def _pieces(text: str, check: Check) -> Iterator[str | Expression]:
             yield opened + rest
             return
         expression, text = _first_binding(rest)
-        check(expression.parsed)
-        yield expression
+        yield Expression(expression, check)
 
 
-def _first_binding(text: str) -> tuple[Expression, str]:
+def _first_binding(text: str) -> tuple[str, str]:
     """The expression up to the first `}}` that is not its own, and what follows."""
-    failures: list[ExpressionError] = []
+    failures: list[ValueError] = []
     for end in re.finditer(r"(?=\}\})", text):
         try:
-            return Expression(text[: end.start()]), text[end.start() + 2 :]
-        except ExpressionError as error:
+            parse(text[: end.start()])
+        except ValueError as error:
             failures.append(error)
-    raise failures[0]
-
-
-def _checked(text: str, check: Check) -> Expression:
-    expression = Expression(text)
-    check(expression.parsed)
-    return expression
+        else:
+            return text[: end.start()], text[end.start() + 2 :]
+    raise ExpressionError(str(failures[0]))
 
 
 def _interpolated(value: Any) -> str:
@@ -249,80 +312,6 @@ def _interpolated(value: Any) -> str:
             return str(int(value))
         case _:
             return msgspec.json.encode(value).decode()
-
-
-def _copy(value: Any) -> Any:
-    match value:
-        case Mapping():
-            return {name: _copy(child) for name, child in cast("Mapping[str, Any]", value).items()}
-        case list():
-            return [_copy(child) for child in cast("list[Any]", value)]
-        case _:
-            return value
-
-
-def _tree(when: Mapping[str, Any], check: Check) -> Condition:
-    match when:
-        case {"equals": {"var": str(var), "value": value}}:
-            with _at(".equals.var"):
-                return _equals(_checked(var, check), value)
-        case {"not": inner}:
-            return _negated(_part(".not", inner, check))
-        case {"and": [*items]}:
-            return _decided([_part(f".and[{number}]", item, check) for number, item in enumerate(items)], by=False)
-        case {"or": [*items]}:
-            return _decided([_part(f".or[{number}]", item, check) for number, item in enumerate(items)], by=True)
-        case _:
-            raise _wrong_tree()
-
-
-def _wrong_tree() -> ExpressionError:
-    return ExpressionError("A condition is an expression, or one of equals {var, value}, not, and [], or [].")
-
-
-def _part(step: str, inner: Any, check: Check) -> Condition:
-    with _at(step):
-        if inner is None:
-            raise ExpressionError("A condition within another one is empty.")
-        return condition(inner, check)
-
-
-async def _always(_scope: Scope) -> bool:
-    return True
-
-
-def _holds(expression: Expression) -> Condition:
-    async def holds(scope: Scope) -> bool:
-        return _truthy(await expression.evaluate(scope))
-
-    return holds
-
-
-def _equals(var: Expression, value: Any) -> Condition:
-    async def equals(scope: Scope) -> bool:
-        found = await var.evaluate(scope)
-        return found is not UNSET and _same(found, value)
-
-    return equals
-
-
-def _negated(part: Condition) -> Condition:
-    async def negated(scope: Scope) -> bool:
-        return not await part(scope)
-
-    return negated
-
-
-def _decided(parts: list[Condition], *, by: bool) -> Condition:
-    """Make the condition that the first part which is so decides; the opposite if none is."""
-
-    async def found(scope: Scope) -> bool:
-        for part in parts:
-            if await part(scope) is by:
-                return by
-        return not by
-
-    return found
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -338,6 +327,112 @@ def _same(left: Any, right: Any) -> bool:
     return left == right
 
 
-def _truthy(value: Any) -> bool:
-    # As in JavaScript: an empty array or object is true.
-    return isinstance(value, dict | list) or (value is not UNSET and bool(value))
+@lru_cache(1024)
+def parse(text: str) -> Parsed:
+    """Read an expression.
+
+    Raises:
+        ValueError: it is wrong; the text is a sentence.
+    """
+    try:
+        tree = _jsonata.Jsonata(text).ast
+        reads = _Reads()
+        reads.top(tree)
+    # Over some wrong expressions the library raises KeyError, TypeError or RecursionError of its own.
+    except Exception as error:
+        raise ValueError(failure(text, error)) from error
+    return Parsed(
+        _path(tree),
+        tree.value if tree.type == "variable" and tree.value not in ("", "$") and _is_bare(tree) else None,
+        tree.value if tree.type in _LITERALS and _is_bare(tree) else UNSET,
+        frozenset(reads.heads),
+        reads.whole,
+    )
+
+
+def _path(tree: Any) -> tuple[str, ...] | None:
+    if tree.type != "path" or tree.keep_singleton_array or not _is_bare(tree):
+        return None
+    plain = all(step.type == "name" and _is_bare(step) for step in tree.steps)
+    return tuple(step.value for step in tree.steps) if plain else None
+
+
+def _is_bare(symbol: Any) -> bool:
+    """Whether nothing is done to what the symbol gives: no filter, group, index or variable, and no `[]`."""
+    marks = ("stages", "predicate", "group", "focus", "index", "tuple", "ancestor", "keep_array", "consarray")
+    return not any(getattr(symbol, mark, None) for mark in marks)
+
+
+class _Reads:
+    """Goes through the tree of an expression; what it does not know may read everything."""
+
+    def __init__(self) -> None:
+        self.heads: set[tuple[str, str | None]] = set()
+        self.whole = False
+
+    def top(self, symbol: Any) -> None:
+        """Look at an expression that sees the names at the top."""
+        self._within([getattr(symbol, name, None) for name in ("stages", "predicate", "group")])
+        if symbol.type == "path":
+            self._path(symbol.steps)
+            return
+        self.whole = self.whole or symbol.type not in _PARTS or _takes_all(symbol)
+        for name in _PARTS.get(symbol.type, ()):
+            for part in _flat(getattr(symbol, name, None)):
+                self.top(part)
+        if symbol.type == "transform":
+            self._within([symbol.pattern, symbol.update, symbol.delete])
+
+    def _path(self, steps: list[Any]) -> None:
+        first, *rest = steps
+        if first.type == "name":
+            follows = rest and rest[0].type == "name" and first.focus is None
+            second = rest[0].value if follows else None
+            self.heads.add((first.value, second))
+            self._within(first)
+        else:
+            self.top(first)
+        # A step with a variable (`a@$v.b`) leaves the next one where it was itself.
+        self.whole = self.whole or any(step.focus is not None for step in steps)
+        self._within(rest)
+
+    def _within(self, inner: Any) -> None:
+        """Look for a way back to the top, in expressions that see something else."""
+        for symbol in _symbols(inner, set()):
+            if symbol.type == "parent" or (symbol.type == "variable" and symbol.value == "$"):
+                self.whole = True
+
+
+def _takes_all(symbol: Any) -> bool:
+    """Whether the expression takes all that it sees, by `$` or as the argument that a function is not given."""
+    match symbol.type:
+        case "variable":
+            return symbol.value in ("", "$")
+        case "bind":
+            return symbol.lhs.value in _WANT_NONE
+        case "lambda":
+            return symbol.signature is not None or any(one.value in _WANT_NONE for one in symbol.arguments)
+        case "function" | "partial":
+            count, name = len(symbol.arguments or ()), symbol.procedure.value
+            return (not count and name not in _WANT_NONE) or (count == 1 and name in _WANT_TWO)
+        case _:
+            return False
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """The symbols in a symbol's field: none, one, a list, or a list of pairs."""
+    if isinstance(value, (list, tuple)):
+        for item in cast("list[Any]", value):
+            yield from _flat(item)
+    elif isinstance(value, _jsonata.Parser.Symbol):
+        yield value
+
+
+def _symbols(value: Any, seen: set[int]) -> Iterator[Any]:
+    """All symbols within; some of them have a way back to the one that holds them."""
+    for symbol in _flat(value):
+        if id(symbol) not in seen:
+            seen.add(id(symbol))
+            yield symbol
+            for child in cast("dict[str, Any]", vars(symbol)).values():
+                yield from _symbols(child, seen)

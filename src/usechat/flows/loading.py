@@ -1,4 +1,4 @@
-"""Flows from YAML files, with the line of each place for whoever has to mend one."""
+"""Flows from YAML files, with the line of each place, for error messages."""
 
 import logging
 import re

@@ -1,14 +1,303 @@
-"""The node types that every flow has, and whether those of a flow can be what they are used for."""
+"""Nodes: what a node function gets while it runs, the node types that every flow has, and checks of node functions.
 
+All of it belongs to the thread of the event loop. A `NodeContext` is for one attempt. When the attempt is over,
+`close` cuts it off from the run: a function that goes on in spite of being cancelled changes nothing any more.
+"""
+
+import asyncio
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import logging
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
-from usechat.flows.context import NodeContext, NodeFunction, without_state
-from usechat.flows.spec import Flow, Node, nearest
+from usechat.errors import MappingError
+from usechat.flows.scheduling import Command
+from usechat.flows.spec import Flow, suggestion
+from usechat.protocol.values import plain
+from usechat.turns.pump import Unused
 from usechat.turns.threads import is_any
 
-__all__ = ["BUILT_IN", "AgentFunction", "check_nodes"]
+__all__ = [
+    "BUILT_IN",
+    "AgentFunction",
+    "Cancel",
+    "CancelReason",
+    "Inbox",
+    "NodeContext",
+    "NodeFunction",
+    "State",
+    "as_json",
+    "check_nodes",
+    "uses_state",
+    "without_state",
+]
+
+_Node = TypeVar("_Node", bound=Callable[..., Awaitable[Any]])
+CancelReason: TypeAlias = Literal["pause", "abort", "timeout"]
+
+# Only the runtime emits events of these types.
+_OF_THE_RUNTIME: Final = ("flow:", "node:", "edge:", "loop:", "command:", "runtime:")
+
+_log = logging.getLogger("usechat")
+
+
+def as_json(value: object) -> Any:
+    """Copy any value as plain JSON, so that later changes of the original do not reach the run."""
+    return plain(value, sys.maxsize)
+
+
+class Cancel:
+    """Whether and why the node is to end.
+
+    The node's task is cancelled as well, so most nodes need nothing of this. One that is paused may catch the
+    `CancelledError` and return what it has so far.
+    """
+
+    def __init__(self) -> None:
+        self.reason: CancelReason | None = None
+        self._listeners: list[Callable[[], object]] = []
+
+    @property
+    def cancelled(self) -> bool:
+        return self.reason is not None
+
+    def on_cancel(self, listener: Callable[[], object]) -> Callable[[], None]:
+        """Call the listener when the node is to end, or at once if it already is; the result takes it off again."""
+        if self.cancelled:
+            _call(listener)
+            return lambda: None
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `CancelledError` if the node is to end."""
+        if self.cancelled:
+            raise asyncio.CancelledError(f"Cancelled: {self.reason}")
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Tell the node to end; the first reason counts."""
+        if self.cancelled:
+            return
+        self.reason = reason
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            _call(listener)
+
+
+def _call(listener: Callable[[], object]) -> None:
+    try:
+        listener()
+    # A listener is the node author's: it must neither keep the others from being called nor end the process.
+    except BaseException:  # noqa: BLE001
+        _log.exception("a listener of a cancelled node failed")
+
+
+class Inbox:
+    """The `send` and `reply` commands for one invocation of a node, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._commands: deque[Command] = deque()
+        self._arrived = asyncio.Event()
+        self._readers = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the node waits for a command."""
+        return self._readers > 0
+
+    async def next(self) -> Command:
+        """The next command, as soon as there is one."""
+        self._readers += 1
+        try:
+            while not self._commands:
+                self._arrived.clear()
+                await self._arrived.wait()
+            return self._commands.popleft()
+        finally:
+            self._readers -= 1
+
+    def drain(self) -> list[Command]:
+        """Take all commands that are there."""
+        commands = list(self._commands)
+        self._commands.clear()
+        return commands
+
+    def put(self, command: Command) -> None:
+        self._commands.append(command)
+        self._arrived.set()
+
+    def pending(self) -> list[Command]:
+        return list(self._commands)
+
+
+class State:
+    """The state of a run, by dot paths (`plan.steps`). It gives and takes copies; once closed, it ignores changes."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+        self._closed = False
+
+    def get(self, path: str) -> Any:
+        """The value at the path, or None; the empty path is the whole state."""
+        found: Any = self._values
+        for name in _names(path):
+            if not isinstance(found, dict) or name not in found:
+                return None
+            found = cast("dict[str, Any]", found)[name]
+        return as_json(found)
+
+    def set(self, path: str, value: Any) -> None:
+        """Put a value at the path, making the objects on the way.
+
+        Raises:
+            TypeError: the whole state is to be something else than an object.
+        """
+        if self._closed:
+            return
+        *way, last = _names(path) or [""]
+        if not last:
+            self._replace(as_json(value))
+            return
+        inner = self._values
+        for name in way:
+            if not isinstance(inner.get(name), dict):
+                inner[name] = {}
+            inner = inner[name]
+        inner[last] = as_json(value)
+
+    def patch(self, patch: Mapping[str, Any]) -> None:
+        """Apply `{op: set | merge, path, value}`, the patch of a `state:patch` event.
+
+        As in the original, merging into a value that is no object makes it one, an array has its indices as names, and
+        a value without names adds nothing.
+
+        Raises:
+            TypeError: the whole state is to be something else than an object.
+        """
+        path, value = patch.get("path") or "", as_json(patch.get("value"))
+        if patch.get("op") == "set":
+            self.set(path, value)
+            return
+        old = self.get(path)
+        merged = cast("dict[str, Any]", old) if isinstance(old, dict) else {}
+        match value:
+            case dict():
+                merged.update(cast("dict[str, Any]", value))
+            case list():
+                merged.update((str(place), item) for place, item in enumerate(cast("list[Any]", value)))
+            case _:
+                pass
+        self.set(path, merged)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def snapshot(self) -> dict[str, Any]:
+        return as_json(self._values)
+
+    def _replace(self, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise TypeError("The state of a run is an object.")
+        self._values.clear()
+        self._values.update(cast("dict[str, Any]", value))
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split(".") if name]
+
+
+class NodeContext:
+    """One attempt of a node: who it is, and its ways to the run.
+
+    `emit` takes an event without `nodeId`, `runId` and `timestamp`. Events that only the runtime emits (`flow:*`,
+    `node:*`, `edge:*`, `loop:*`, `command:*`, `runtime:*`) are dropped and counted in `unused`, as are the events of
+    the node's agent that could not be used. `session` is what `set_session` kept, also from before the run was paused.
+    `resume_message` is set in a node that runs again after it has paused the run, or was running when a command paused
+    it; it stays the same if another node or a crash interrupts the node once more. `await drain()` waits until the page
+    has been sent most of the run's events; a node that emits thousands in a row should do so. After the node's end,
+    events and changes of the state are dropped.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        run_id: str,
+        emit: Callable[[Mapping[str, Any]], None],
+        state: State,
+        inbox: Inbox,
+        sessions: dict[str, str],
+        resume_message: str | None,
+        unused: Unused,
+        drain: Callable[[], Awaitable[None]],
+        pause: Callable[[], None],
+    ) -> None:
+        self.node_id = node_id
+        self.run_id = run_id
+        self.state = state
+        self.inbox = inbox
+        self.cancel = Cancel()
+        self.resume_message = resume_message
+        self.unused = unused
+        self.drain = drain
+        self._emit = emit
+        self._pause = pause
+        self._sessions = sessions
+        self._closed = False
+
+    @property
+    def session(self) -> str | None:
+        return self._sessions.get(self.node_id)
+
+    def set_session(self, session: str) -> None:
+        if not self._closed:
+            self._sessions[self.node_id] = session
+
+    def emit(self, payload: Mapping[str, Any]) -> None:
+        if self._closed:
+            return
+        kind = payload.get("type")
+        if kind == "event" and isinstance(payload.get("event"), Mapping):
+            # A frame of the WebSocket: only the event in it counts.
+            payload = cast("Mapping[str, Any]", payload["event"])
+            kind = payload.get("type")
+            if kind == "event":
+                self.unused(MappingError("A node emitted a frame in a frame."))
+                return
+        if isinstance(kind, str) and kind.startswith(_OF_THE_RUNTIME):
+            self.unused(MappingError(f"Only the runtime emits {kind!a}; a node did."))
+            return
+        self._emit({**payload, "nodeId": self.node_id, "runId": self.run_id})
+
+    def pause(self) -> None:
+        """Pause the run: it interrupts all running nodes, this one too, at the next point where each waits.
+
+        What this node returns before that is kept as its output so far. When the run is resumed, the node runs again
+        from its beginning, with the `resume_message`; the other nodes run again without it. Of several nodes only the
+        first one pauses the run: the others ask again.
+        """
+        if not self._closed:
+            self._pause()
+
+    def close(self) -> None:
+        self._closed = True
+        self.state.close()
+
+
+NodeFunction: TypeAlias = Callable[[NodeContext, dict[str, Any]], Awaitable[Any]]
+
+
+def without_state(node: _Node) -> _Node:
+    """Say of a node that it neither reads nor changes the state of the run, so that it may run beside those that do."""
+    cast("Any", node).uses_state = False
+    return node
+
+
+def uses_state(node: NodeFunction) -> bool:
+    """Whether the node may read or change the state of the run."""
+    return getattr(node, "uses_state", True)
 
 
 @without_state
@@ -26,7 +315,7 @@ BUILT_IN: Final[Mapping[str, NodeFunction]] = {"constant": _constant, "echo": _e
 
 
 class AgentFunction:
-    """A node function that runs an agent, and so needs a prompt that is a text."""
+    """A node function that runs an agent, and so needs a text as its prompt."""
 
     def __init__(self, run: NodeFunction) -> None:
         self._run = run
@@ -44,20 +333,15 @@ def check_nodes(flow: Flow, functions: Mapping[str, NodeFunction]) -> None:
     for number, node in enumerate(flow.nodes):
         path = f"nodes[{number}]"
         if node.type not in functions:
-            meant = nearest(node.type, functions)
-            hint = f"Did you mean {meant!r}?" if meant else f"Write one of {', '.join(sorted(functions))}."
-            raise flow.error(f"{path}.type", f"There is no node type {node.type!r}.", f"{hint} Or register it.")
+            remedy = f"{suggestion(node.type, functions)} Or register it."
+            raise flow.error(f"{path}.type", f"There is no node type {node.type!r}.", remedy)
         wrong = _wrong_function(functions[node.type])
         if wrong is not None:
             raise flow.error(f"{path}.type", f"The node type {node.type!r} is {wrong[0]}.", wrong[1])
-        if isinstance(functions[node.type], AgentFunction):
-            _check_prompt(flow, f"{path}.input.prompt", node)
-
-
-def _check_prompt(flow: Flow, path: str, node: Node) -> None:
-    prompt = node.input.get("prompt", "")
-    if not isinstance(prompt, str):
-        raise flow.error(path, f"The prompt of an agent is a text, and not {prompt!r}.", "Write it in quotes.")
+        prompt = node.input.get("prompt", "")
+        if isinstance(functions[node.type], AgentFunction) and not isinstance(prompt, str):
+            problem = f"The prompt of an agent is a text, and not {prompt!r}."
+            raise flow.error(f"{path}.input.prompt", problem, "Write it in quotes.")
 
 
 def _wrong_function(function: object) -> tuple[str, str] | None:
@@ -68,18 +352,21 @@ def _wrong_function(function: object) -> tuple[str, str] | None:
         return "a generator, as agents are", "Write agent_node(…) around it."
     if _is_plain(function):
         return "a plain function", "Write `async def`, or agent_node(…) around an agent."
-    if not _takes_two(function):
-        return (
-            "a function of other arguments",
-            "Let it take `(context, input)`, or write agent_node(…) around an agent.",
-        )
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        remedy = "Let it take `(context, input)`, or write agent_node(…) around an agent."
+        return "a function of other arguments", remedy
+    except ValueError:
+        # Some functions of C do not say what they take.
+        pass
     return None
 
 
 def _is_plain(function: Callable[..., Any]) -> bool:
-    """Whether it is a `def` that says nothing of something to wait for.
+    """Whether it is a `def` that returns nothing to await.
 
-    A lambda and a function within another one may hand on what an `async def` gives.
+    A lambda or an inner function may return what an `async def` gives.
     """
     function = getattr(function, "__func__", function)
     if not inspect.isfunction(function) or inspect.iscoroutinefunction(inspect.unwrap(function)):
@@ -87,14 +374,3 @@ def _is_plain(function: Callable[..., Any]) -> bool:
     result = str(function.__annotations__.get("return", ""))
     awaitable = any(word in result for word in ("Awaitable", "Coroutine", "Future", "Task"))
     return function.__closure__ is None and function.__name__ != "<lambda>" and not awaitable
-
-
-def _takes_two(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:
-        # Some functions of C do not say what they take.
-        return True
-    return True

@@ -8,10 +8,8 @@ from typing import Final, Literal, TypeVar
 
 from msgspec import Struct
 
-from usechat.errors import FlowError
-from usechat.flows.expressions import Check, Condition, ExpressionError, Template, condition, template
-from usechat.flows.parsing import Parsed
-from usechat.flows.spec import Edge, Flow, Node, nearest
+from usechat.flows.expressions import Check, Condition, ExpressionError, Parsed, Template, condition, template
+from usechat.flows.spec import Edge, Flow, Node, nearest, suggestion
 
 __all__ = ["Plan", "PlannedEdge", "PlannedNode"]
 
@@ -47,20 +45,18 @@ class PlannedNode(Struct, frozen=True):
 class Plan:
     """The nodes of a flow by id, in the order of the file.
 
-    `oddities` are paths, and what may be a mistake there.
+    `reads` has the names that the expressions read which are evaluated when a node is run and left. `oddities` are
+    paths, and what may be a mistake there.
     """
 
     def __init__(self, flow: Flow) -> None:
-        """Check the flow as a whole.
-
-        Raises:
-            FlowError: it could not run.
-        """
+        """Check the flow as a whole; if it could not run, raise a `FlowError`."""
         self.flow = flow
         self.oddities: list[tuple[str, str]] = []
         self._check_nodes()
         self._check_edges()
         self._check_cycles()
+        self.reads: dict[str, set[str]] = {node.id: set() for node in flow.nodes}
         self.edges = [self._plan_edge(number, edge) for number, edge in enumerate(flow.edges)]
         self.nodes = {node.id: self._plan_node(number, node) for number, node in enumerate(flow.nodes)}
 
@@ -82,11 +78,7 @@ class Plan:
             path = f"edges[{number}]"
             for name, end in (("from", edge.source), ("to", edge.target)):
                 if end not in ids:
-                    meant = nearest(end, ids)
-                    remedy = (
-                        f"Did you mean {meant!r}?" if meant else f"Name one of: {', '.join(sorted(ids)) or 'none yet'}."
-                    )
-                    raise self.flow.error(f"{path}.{name}", f"There is no node {end!r}.", remedy)
+                    raise self.flow.error(f"{path}.{name}", f"There is no node {end!r}.", suggestion(end, ids))
             if edge.key in keys:
                 problem = f"Two edges are called {edge.key!r}."
                 raise self.flow.error(path, problem, "Give one of them an `id` of its own.")
@@ -101,34 +93,30 @@ class Plan:
             TopologicalSorter(before).prepare()
         except CycleError as error:
             around: list[str] = error.args[1]
-            raise self._cycle(around) from None
-
-    def _cycle(self, around: list[str]) -> FlowError:
-        ends = set(pairwise(around))
-        numbers = [n for n, edge in enumerate(self.flow.edges) if (edge.source, edge.target) in ends]
-        problem = f"The nodes wait for each other: {' -> '.join(around)}."
-        return self.flow.error(
-            f"edges[{numbers[-1]}]", problem, "Give the edge that leads back a `maxIterations`, or remove it."
-        )
+            ends = set(pairwise(around))
+            last = max(n for n, edge in enumerate(self.flow.edges) if (edge.source, edge.target) in ends)
+            problem = f"The nodes wait for each other: {' -> '.join(around)}."
+            remedy = "Give the edge that leads back a `maxIterations`, or remove it."
+            raise self.flow.error(f"edges[{last}]", problem, remedy) from None
 
     def _plan_edge(self, number: int, edge: Edge) -> PlannedEdge:
         path = f"edges[{number}]"
-        when = self._compiled(f"{path}.when", lambda check: condition(edge.when, check))
+        when = self._compiled(edge.source, f"{path}.when", lambda check: condition(edge.when, check))
         items = None
         if edge.for_each is not None:
             binding = edge.for_each.items
             if not (binding.strip().startswith("{{") and binding.strip().endswith("}}")):
                 problem = f"`in` must be a binding, but it is {binding!r}."
                 raise self.flow.error(f"{path}.forEach.in", problem, f"Write '{{{{ {binding} }}}}'.")
-            items = self._compiled(f"{path}.forEach.in", lambda check: template(binding, check))
+            items = self._compiled(edge.target, f"{path}.forEach.in", lambda check: template(binding, check))
         return PlannedEdge(edge, edge.key, path, when, items)
 
     def _plan_node(self, number: int, node: Node) -> PlannedNode:
         path = f"nodes[{number}]"
         incoming = [planned for planned in self.edges if planned.edge.target == node.id]
         items = [planned.edge.for_each.name for planned in incoming if planned.edge.for_each]
-        when = self._compiled(f"{path}.when", lambda check: condition(node.when, check), *items)
-        filled = self._compiled(f"{path}.input", lambda check: template(node.input, check), *items)
+        when = self._compiled(node.id, f"{path}.when", lambda check: condition(node.when, check), *items)
+        filled = self._compiled(node.id, f"{path}.input", lambda check: template(node.input, check), *items)
         outgoing = [planned for planned in self.edges if planned.edge.source == node.id]
         return PlannedNode(node, path, when, filled, self._gate(incoming), incoming, outgoing)
 
@@ -141,10 +129,16 @@ class Plan:
                 raise self.flow.error(f"{planned.path}.gate", problem, "Give them the same `gate`.")
         return gate or "all"
 
-    def _compiled(self, path: str, compiling: Callable[[Check], _T], *items: str) -> _T:
-        """Make expressions ready, which may also name the `items` of a `forEach`."""
+    def _compiled(self, reader: str, path: str, compiling: Callable[[Check], _T], *items: str) -> _T:
+        """Compile what the node `reader` evaluates, which may also name the `items` of a `forEach`."""
+
+        def check(parsed: Parsed) -> None:
+            self._check_names(path, parsed, items)
+            everything = (*self.reads, "state") if parsed.whole else ()
+            self.reads[reader].update((name for name, _ in parsed.heads), everything)
+
         try:
-            return compiling(lambda parsed: self._check_names(path, parsed, items))
+            return compiling(check)
         except ExpressionError as error:
             raise self.flow.error(path + error.place, str(error), error.remedy) from error
 
@@ -173,6 +167,4 @@ def _remedy(name: str, ids: list[str]) -> str:
     parts = [known for known in ids if not known.isidentifier() and name in re.split(r"\W+", known)]
     if parts:
         return f"Write `{parts[0]}`, with the backticks, if that is meant."
-    known = [*ids, *_TAKEN]
-    meant = nearest(name, known)
-    return f"Did you mean {meant!r}?" if meant else f"Name one of: {', '.join(sorted(known))}."
+    return suggestion(name, [*ids, *_TAKEN])

@@ -1,58 +1,117 @@
-"""A runtime elsewhere, over the original's WebSocket."""
+"""A runtime elsewhere, over the original's WebSocket.
+
+Two state machines, one above the other. Everything runs in the thread of the event loop; the locks are asyncio's, and
+only keep two calls of the same method apart.
+
+`_Socket` is closed, open, or waiting to reconnect. One task, `_keeper`, owns the connection: it reads it, and when it
+is lost it waits and connects again as long as `reconnects` is set. `connected` is true exactly while `_unsent`, the
+queue of the writing task, is there. `open`, under the lock `_opening`, replaces the keeper; `leave` and `close` end it.
+Whatever ends a connection, the keeper calls `on_lost` once for it.
+
+`RemoteRuntime` knows its run only by events: `_run` is the snapshot that they add up to.
+
+- `run` and `resume` are requests. `_asked` has the request until an event shows that it was taken (`flow:start`,
+  `flow:resumed`, or any end), the other side refuses it, or the call of `run` gives up after `start_timeout`. While a
+  `run` is asked, events of the run before it are dropped.
+- `_call` is the one call of `run` that waits (`_running` keeps others out): for `started`, then for `ended`.
+- When the connection is lost, the other side repeats nothing. A run that was running or asked for is `aborted` here,
+  listeners get `runtime:lost`, and `_call` fails. `_uncertain` is set until the next event about the flow or a node: if
+  that is a node's event, the run goes on elsewhere and is `running` again.
+- The socket reconnects from the start of a run to its end, also while it is paused, and always after `connect`
+  (`_stays`). When a run is over, the runtime leaves it, unless `_stays`.
+
+An original serves one run to all of its sockets. `_CLAIMS` has the one `RemoteRuntime` of this process that may use
+such an address: from before it asks for anything until its socket is gone for good.
+"""
 
 import asyncio
+import ipaddress
 import logging
+import secrets
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, Self
 from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
+from websockets.uri import parse_uri
 
 from usechat.errors import FlowError, RuntimeBusyError
-from usechat.flows.envelope import HEADER, command_frame
-from usechat.flows.listeners import Listeners
-from usechat.flows.reconnecting import ReconnectingSocket
-from usechat.flows.remote_call import Call
+from usechat.flows.journal import Listeners
 from usechat.flows.scheduling import Command, Event, RunSnapshot, RunStatus
 
-__all__ = ["RemoteRuntime"]
+__all__ = ["RUNS_HEADER", "RemoteRuntime", "pauses"]
 
 _log = logging.getLogger("usechat")
 
+RUNS_HEADER: Final = "x-usechat-runs"
+"""The header of a server that tells runs apart, by a `run` beside the original's fields of each frame."""
+
+# A larger frame costs the connection, a larger event only itself: no single output is worth a run.
+_MAX_FRAME: Final = 64 * 1024 * 1024
 _MAX_EVENT: Final = 4 * 1024 * 1024
+_MAX_UNSENT: Final = 1000
+_CLOSE_SECONDS: Final = 2.0
+
 _COMMANDS: Final = ("send", "reply", "abort", "resume", "pause", "stop")
+# An agent emits these after its run was paused or aborted.
 _LAST_WORDS: Final = ("agent:paused", "agent:aborted")
 _LOST: Final = "The connection to the remote runtime was lost, so the run was interrupted."
 _NOT_STARTED: Final = "The remote runtime did not start."
 _REFUSED: Final = "The remote runtime did not take the command."
 _BUSY: Final = "The remote runtime is at work for another run."
 
-
-# Who uses a runtime that does not tell one run from another, by its address.
 _CLAIMS: Final = WeakValueDictionary[str, "RemoteRuntime"]()
 
 
 class _Asked(Struct, frozen=True):
-    """What the other side was asked for and has not begun yet."""
+    """A request that the other side has not taken yet, and the status before it."""
 
     command: Literal["run", "resume"]
     before: RunStatus
 
 
+class _Call:
+    """A call of `run`. `halted` says that it was aborted, paused or stopped; `patience` then ends it at last."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.halted = False
+        self.patience: asyncio.TimerHandle | None = None
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[RunSnapshot] = loop.create_future()
+
+    def start(self) -> None:
+        if not self.started.done():
+            self.started.set_result(None)
+
+    def end(self, snapshot: RunSnapshot) -> None:
+        self.start()
+        if not self.ended.done():
+            self.ended.set_result(snapshot)
+
+    def fail(self, error: FlowError) -> None:
+        waits = self.ended if self.started.done() else self.started
+        if not waits.done():
+            waits.set_exception(error)
+
+
 class RemoteRuntime:
-    """The runtime that `url` (`ws://host:port/ws`) serves, as far as its events tell of it.
+    """The runtime that `url` (`ws://host:port/ws`) serves, as far as its events show it.
 
-    It connects when it is run, and leaves when that run is over. After `connect`, or as a context manager, it is there
-    until `aclose`, and connects again whenever the connection is lost, after `first_pause` seconds and then twice as
-    long each time, up to `longest_pause`. The other side repeats nothing, so a connection that is lost in a run is the
-    end of that run here: `run` raises, and the listeners get one `{"type": "runtime:lost"}`. If it goes on elsewhere
-    and tells so, they hear of it again.
+    It connects when it is run, and leaves when that run is over. After `connect`, or as a context manager, it stays
+    connected until `aclose`, and connects again whenever the connection is lost, after `first_pause` seconds and then
+    twice as long each time, up to `longest_pause`. The other side repeats nothing, so a connection that is lost in a
+    run is the end of that run here: `run` raises, and the listeners get one `{"type": "runtime:lost"}`. If the run goes
+    on elsewhere and its events arrive again, the listeners get them.
 
-    Each run has an id of ours in the envelope, and what is told of others is not heard. An original knows no such id,
-    and all of its sockets see the same run. In this process, one object at a time may be connected to it: another one
-    is refused until the run of the first is over, or, if that one stays connected, until it is closed.
+    Each run has an id of ours in the envelope, and events of other runs are dropped. An original knows no such id, and
+    all of its sockets see the same run. In this process, one object at a time may be connected to it: another one is
+    refused until the run of the first is over, or, if that one stays connected, until it is closed.
     """
 
     def __init__(
@@ -63,17 +122,15 @@ class RemoteRuntime:
         Raises:
             FlowError: the URL is not one of a WebSocket.
         """
-        self._socket = ReconnectingSocket(
-            url, hear=self._hear, lost=self._lose, first_pause=first_pause, longest_pause=longest_pause
-        )
+        self._socket = _Socket(url, self._receive, self._lost, first_pause, longest_pause)
         self._start_timeout = start_timeout
         self._listeners = Listeners()
         self._name = ""
         self._run = RunSnapshot(run_id=str(uuid.uuid4()))
-        self._unsure = True
+        self._uncertain = True
         self._asked: _Asked | None = None
-        self._call: Call | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._call: _Call | None = None
+        self._running = asyncio.Lock()
         self._ignored: set[str] = set()
         self._stays = False
 
@@ -83,7 +140,7 @@ class RemoteRuntime:
 
     @property
     def waiting(self) -> Sequence[str]:
-        """Always empty: no event tells that a node waits."""
+        """Always empty: no event shows that a node waits."""
         return ()
 
     async def connect(self) -> None:
@@ -99,7 +156,7 @@ class RemoteRuntime:
         except FlowError:
             await self._socket.close()
             raise
-        self._socket.lasting = self._stays = True
+        self._socket.reconnects = self._stays = True
 
     async def aclose(self) -> None:
         """Leave; a run that is open here ends as if the connection were lost."""
@@ -119,7 +176,7 @@ class RemoteRuntime:
         return self._listeners.add(listener)
 
     def snapshot(self) -> RunSnapshot:
-        """What the events have told: the status, and the statuses and outputs of nodes; the run id is made up here."""
+        """What the events add up to: the status, and the statuses and outputs of nodes. The run id is made up here."""
         return msgspec.convert(msgspec.to_builtins(self._run), RunSnapshot)
 
     async def run(self, input: Mapping[str, Any] | None = None) -> RunSnapshot:  # noqa: A002
@@ -132,8 +189,8 @@ class RemoteRuntime:
             FlowError: the remote runtime cannot be reached, is an original that another run has, does not start, does
                 not stop, or was lost.
         """
-        async with self._one_at_a_time:
-            self._call = call = Call()
+        async with self._running:
+            self._call = call = _Call()
             try:
                 await self._socket.open()
                 self._claim()
@@ -149,7 +206,7 @@ class RemoteRuntime:
                 self._leave_if_over()
 
     def dispatch(self, command: Command) -> None:
-        """Send a command. What comes of it only the events tell.
+        """Send a command. Only events show what comes of it.
 
         Raises:
             FlowError: there is no such command, it lacks its `runId`, or there is no connection or no run.
@@ -159,8 +216,12 @@ class RemoteRuntime:
             raise FlowError(f"There is no command {kind!r}.")
         if kind in ("send", "reply") and not command.get("runId"):
             raise FlowError("Runtime command missing runId.", remedy="Name the invocation of a node.")
-        if kind in ("abort", "pause", "stop") and self._call is not None:
-            self._halt(self._call)
+        call = self._call
+        if kind in ("abort", "pause", "stop") and call is not None:
+            call.halted = True
+            if call.patience is None:
+                loop = asyncio.get_running_loop()
+                call.patience = loop.call_later(self._start_timeout, self._interrupt, "did not stop its run in time")
             if not self.connected:
                 return
         self._send(command)
@@ -178,24 +239,12 @@ class RemoteRuntime:
 
     @property
     def _names_runs(self) -> bool:
-        return self._socket.header(HEADER) is not None
+        return self._socket.header(RUNS_HEADER) is not None
 
-    def _is_ours(self, run: object) -> bool:
-        """Whether a frame about this run, or of a runtime that names none, is for us."""
-        if self._names_runs:
-            return run == self._name != ""
-        return _CLAIMS.get(self._socket.address) is self
-
-    def _halt(self, call: Call) -> None:
-        call.halted = True
-        if call.patience is None:
-            loop = asyncio.get_running_loop()
-            call.patience = loop.call_later(self._start_timeout, self._interrupt, "did not stop its run in time")
-
-    def _begin(self, value: Mapping[str, Any] | None, call: Call) -> None:
+    def _begin(self, value: Mapping[str, Any] | None, call: _Call) -> None:
         if call.halted:
             raise FlowError("The run was stopped before it started.")
-        self._socket.lasting = True
+        self._socket.reconnects = True
         if self._run.status == "paused":
             self._send({"type": "resume"})
             self._ask("resume")
@@ -209,7 +258,12 @@ class RemoteRuntime:
         if command == "resume":
             self._run.status = "running"
 
-    async def _started(self, call: Call) -> None:
+    def _unask(self) -> None:
+        if self._asked is not None:
+            self._run.status = self._asked.before
+            self._asked = None
+
+    async def _started(self, call: _Call) -> None:
         if self._asked is None:
             call.start()
         try:
@@ -219,21 +273,17 @@ class RemoteRuntime:
             remedy = "Start the run where the runtime is, if it is not one of usechat."
             raise FlowError(_NOT_STARTED, remedy=remedy) from None
 
-    def _unask(self) -> None:
-        if self._asked is not None:
-            self._run.status = self._asked.before
-            self._asked = None
-
     def _send(self, command: Command) -> None:
         if self._names_runs and not self._name:
             raise FlowError("There is no run yet.", remedy="Run it before.")
+        about = {"run": self._name} if self._names_runs else {}
         try:
-            frame = command_frame(command, self._name if self._names_runs else "")
+            frame = msgspec.json.encode({"type": "command", **about, "command": command})
         except (TypeError, ValueError, RecursionError) as error:
             raise FlowError("The command cannot be written as JSON.", remedy="Send plain values.") from error
         self._socket.send(frame)
 
-    def _hear(self, frame: bytes) -> None:
+    def _receive(self, frame: bytes) -> None:
         if len(frame) > _MAX_EVENT:
             self._ignore("is too large")
             return
@@ -244,11 +294,11 @@ class RemoteRuntime:
             return
         match message:
             case {"type": "event", "event": {"type": str()} as event}:
-                if self._is_ours(message.get("run")):
+                if self._is_ours(message.get("run")) and not self._is_of_before(event["type"]):
                     self._take(event)
             case {"type": "refused", "command": str(command)}:
                 if self._is_ours(message.get("run")):
-                    self._hear_refusal(command)
+                    self._take_refusal(command)
             case _:
                 self._ignore("has no event")
 
@@ -257,19 +307,11 @@ class RemoteRuntime:
             self._ignored.add(what)
             _log.warning("a frame of a remote runtime %s; it and others like it are ignored", what)
 
-    def _hear_refusal(self, command: str) -> None:
-        _log.warning("a remote runtime refused the command %.20r", command)
-        if self._asked is not None and self._asked.command == command:
-            self._unask()
-            if self._call is not None:
-                self._call.fail(FlowError(_REFUSED, remedy="It may be busy with another run."))
-
-    def _take(self, event: Event) -> None:
-        if self._is_of_before(event["type"]):
-            return
-        self._note(event)
-        self._advance(event["type"])
-        self._listeners.tell(event)
+    def _is_ours(self, run: object) -> bool:
+        """Whether a frame about this run, or of a runtime that names none, is for us."""
+        if self._names_runs:
+            return run == self._name != ""
+        return _CLAIMS.get(self._socket.address) is self
 
     def _is_of_before(self, kind: str) -> bool:
         """Whether the event belongs to another run than the one that was asked for."""
@@ -279,56 +321,55 @@ class RemoteRuntime:
         halted = self._call is not None and self._call.halted
         return not (halted and kind in ("flow:aborted", "flow:paused"))
 
-    def _advance(self, kind: str) -> None:
-        match kind:
-            case "flow:start" | "flow:resumed":
-                self._asked = None
-                if self._call is not None:
-                    self._call.start()
-            case "flow:complete" | "flow:paused" | "flow:aborted":
-                self._asked = None
-                if self._call is not None:
-                    self._call.end(self.snapshot())
+    def _take_refusal(self, command: str) -> None:
+        _log.warning("a remote runtime refused the command %.20r", command)
+        if self._asked is not None and self._asked.command == command:
+            self._unask()
+            if self._call is not None:
+                self._call.fail(FlowError(_REFUSED, remedy="It may be busy with another run."))
+
+    def _take(self, event: Event) -> None:
+        """Change the snapshot, then the waiting call, then call the listeners."""
+        call = self._call
+        match event["type"]:
+            case "flow:start" | "flow:resumed" as kind:
+                if kind == "flow:start":
+                    self._run = RunSnapshot(run_id=self._name or str(uuid.uuid4()))
+                self._run.status = "running"
+                self._asked, self._uncertain = None, False
+                if call is not None:
+                    call.start()
+            case "flow:complete" | "flow:paused" | "flow:aborted" as kind:
+                ends: dict[str, RunStatus] = {"flow:complete": "complete", "flow:paused": "paused"}
+                self._run.status = ends.get(kind, "aborted")
+                self._asked, self._uncertain = None, False
+                if call is not None:
+                    call.end(self.snapshot())
                 else:
                     self._leave_if_over()
+            case kind if kind not in _LAST_WORDS and isinstance(event.get("nodeId"), str):
+                if self._uncertain:
+                    self._run.status = "running"
+                self._uncertain = False
+                _update_node(self._run, event["nodeId"], event)
             case _:
                 pass
+        self._listeners.notify(event)
 
-    def _note(self, event: Event) -> None:
-        run = self._run
-        match event:
-            case {"type": "flow:start"}:
-                self._run = RunSnapshot(run_id=self._name or str(uuid.uuid4()), status="running")
-            case {"type": "flow:resumed"}:
-                run.status = "running"
-            case {"type": "flow:paused"}:
-                run.status = "paused"
-            case {"type": "flow:aborted"}:
-                run.status = "aborted"
-            case {"type": "flow:complete"}:
-                run.status = "complete"
-            case {"type": str(kind), "nodeId": str(node_id)} if kind not in _LAST_WORDS:
-                if self._unsure:
-                    run.status = "running"
-                _note_node(run, node_id, event)
-            case _:
-                return
-        self._unsure = False
-
-    def _lose(self) -> None:
-        self._unsure = True
+    def _lost(self) -> None:
+        self._uncertain = True
         if self._run.status == "running" or self._asked is not None:
             self._interrupt("was lost in a run")
-        if not self._socket.lasting:
+        if not self._socket.reconnects:
             self._release()
 
     def _interrupt(self, how: str) -> None:
-        """End the run here: as far as anybody here can know, it will not be finished."""
+        """End the run here: as far as this side can know, nobody will finish it."""
         _log.warning("a remote runtime %s", how)
         self._asked = None
         self._run.status = "aborted"
-        self._socket.lasting = self._stays
-        self._listeners.tell({"type": "runtime:lost"})
+        self._socket.reconnects = self._stays
+        self._listeners.notify({"type": "runtime:lost"})
         if self._call is not None:
             self._call.fail(FlowError(_LOST, remedy="Start a new run."))
 
@@ -337,7 +378,7 @@ class RemoteRuntime:
             self._socket.leave()
 
 
-def _note_node(run: RunSnapshot, node_id: str, event: Event) -> None:
+def _update_node(run: RunSnapshot, node_id: str, event: Event) -> None:
     match event["type"]:
         case "node:start":
             run.node_status[node_id] = "running"
@@ -352,3 +393,161 @@ def _note_node(run: RunSnapshot, node_id: str, event: Event) -> None:
             run.outputs[node_id] = {"skipped": True, "reason": event.get("reason")}
         case _:
             pass
+
+
+def pauses(first: float, longest: float) -> Iterator[float]:
+    """The seconds to wait before each next attempt: twice as long each time, and never the same for two of us."""
+    pause = min(first, longest)
+    while True:
+        yield pause * secrets.SystemRandom().uniform(0.5, 1)
+        pause = min(pause * 2, longest)
+
+
+class _Socket:
+    """One connection at a time. `address` is the same for all URLs of one place, as far as they show it."""
+
+    def __init__(
+        self,
+        url: str,
+        on_frame: Callable[[bytes], None],
+        on_lost: Callable[[], None],
+        first_pause: float,
+        longest_pause: float,
+    ) -> None:
+        try:
+            self.address = _address(url)
+        except (InvalidURI, ValueError):
+            # Without the URL and its cause, since it may have a password.
+            raise FlowError("The URL of a remote runtime is wrong.", remedy="Write ws://host:port/ws.") from None
+        self.reconnects = False
+        self._url = url
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._first_pause = first_pause
+        self._longest_pause = longest_pause
+        self._opening = asyncio.Lock()
+        self._unsent: asyncio.Queue[bytes] | None = None
+        self._headers: Mapping[str, str] = {}
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._unsent is not None
+
+    def header(self, name: str) -> str | None:
+        """A header of the server's response to the last connection."""
+        return self._headers.get(name)
+
+    async def open(self) -> None:
+        """Connect now, unless it is connected.
+
+        Raises:
+            FlowError: there is nobody, or not one who speaks WebSocket.
+        """
+        async with self._opening:
+            if self.connected:
+                return
+            # The keeper would wait for its next attempt.
+            await self._end_keeper()
+            connection = None
+            try:
+                connection = await self._connect()
+            finally:
+                if connection is not None or self.reconnects:
+                    self._keeper = asyncio.create_task(self._keep(connection))
+            if connection is None:
+                raise FlowError("The remote runtime cannot be reached.", remedy="Start it, or correct its URL.")
+            # A task that has not begun could be cancelled without closing the connection.
+            await asyncio.sleep(0)
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame after those before it.
+
+        Raises:
+            FlowError: there is no connection, or the other side has not taken the last thousand frames.
+        """
+        if self._unsent is None:
+            raise FlowError("The remote runtime is not connected.", remedy="Try again when it is.")
+        try:
+            self._unsent.put_nowait(frame)
+        except asyncio.QueueFull:
+            raise FlowError("The remote runtime takes no commands.", remedy="Try again later.") from None
+
+    def leave(self) -> None:
+        """Close the socket soon, and open no other."""
+        self.reconnects = False
+        self._unsent = None
+        if self._keeper is not None:
+            # Not at once, since `on_frame` may have called this in the keeper itself.
+            asyncio.get_running_loop().call_soon(self._keeper.cancel)
+
+    async def close(self) -> None:
+        self.reconnects = False
+        async with self._opening:
+            await self._end_keeper()
+
+    async def _end_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+
+    async def _connect(self) -> ClientConnection | None:
+        try:
+            return await connect(self._url, max_size=_MAX_FRAME, compression=None, close_timeout=_CLOSE_SECONDS)
+        except (OSError, WebSocketException, UnicodeError) as error:
+            _log.info("a remote runtime cannot be reached: %s", type(error).__name__)
+            return None
+
+    async def _keep(self, connection: ClientConnection | None) -> None:
+        clock = asyncio.get_running_loop().time
+        waits = pauses(self._first_pause, self._longest_pause)
+        while True:
+            if connection is not None:
+                began = clock()
+                await self._use(connection)
+                # A connection that is lost at once is no better than one that was never made.
+                if clock() - began >= self._longest_pause:
+                    waits = pauses(self._first_pause, self._longest_pause)
+            if not self.reconnects:
+                return
+            await asyncio.sleep(next(waits))
+            connection = await self._connect()
+
+    async def _use(self, connection: ClientConnection) -> None:
+        self._headers = {} if connection.response is None else connection.response.headers
+        self._unsent = unsent = asyncio.Queue[bytes](_MAX_UNSENT)
+        writing = asyncio.create_task(_write(connection, unsent))
+        try:
+            while True:
+                self._on_frame(await connection.recv(decode=False))
+        except ConnectionClosed as closed:
+            _log.info("the connection to a remote runtime was lost: %s", type(closed).__name__)
+        finally:
+            self._unsent = None
+            writing.cancel()
+            self._on_lost()
+            await _close(connection)
+
+
+def _address(url: str) -> str:
+    uri = parse_uri(url)
+    host = uri.host.casefold()
+    with suppress(ValueError):
+        host = "localhost" if ipaddress.ip_address(host).is_loopback else host
+    return f"{host} {uri.port} {uri.path}"
+
+
+async def _write(connection: ClientConnection, unsent: asyncio.Queue[bytes]) -> None:
+    # The reader finds that it is closed, too.
+    with suppress(ConnectionClosed):
+        while True:
+            await connection.send(await unsent.get(), text=True)
+
+
+async def _close(connection: ClientConnection) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS * 2):
+            await connection.close()
+    # The closing handshake has no end of its own if the other side takes nothing.
+    except TimeoutError:
+        connection.transport.abort()

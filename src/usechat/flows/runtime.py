@@ -1,4 +1,22 @@
-"""The runtime: it starts what the schedule says is ready, and tells what happens."""
+"""The runtime: it starts the nodes that the schedule says are ready, and emits what happens.
+
+All methods belong to the thread of the event loop. One call of `run` at a time drives the run (`_one_at_a_time`), in
+rounds: choose the nodes that are ready, store the snapshot, start a task for each chosen node, wait for the first task
+to end, and settle it. Commands come in between, by `dispatch`, which never waits.
+
+A run is `idle`, `running`, then `paused`, `aborted` or `complete`; only a paused one can go on. The rounds end when no
+node is left, when an error of the flow (`FlowError`) makes the run `complete`, or by one of two flags:
+
+- `_halted`: a command, or a node, paused or aborted the run. Its status and event change at once. The nodes are
+  interrupted, and `run` returns when their tasks have ended.
+- `_failed`: a node failed and no policy allows for it. The other nodes are interrupted, and the run ends as `complete`
+  with the event's status `failed`.
+
+What is stored, and when: `_save` hands a snapshot to the journal, which writes it together with the events before it.
+`_drive` waits until that is written before it starts nodes: the store knows of each node that runs, and a node that it
+knows as done runs again only in a loop. `_settle` may take time, so it goes on even if the run is cancelled meanwhile
+(`_whole`).
+"""
 
 import asyncio
 import uuid
@@ -9,14 +27,11 @@ import msgspec
 from msgspec import UNSET
 
 from usechat.errors import FlowError
-from usechat.flows.context import NodeFunction, as_json, uses_state
-from usechat.flows.invocation import Done, Failed, Stopped
 from usechat.flows.journal import Journal
-from usechat.flows.node_runs import RESUME_MESSAGE, Ended, NodeRuns
-from usechat.flows.nodes import BUILT_IN, check_nodes
-from usechat.flows.overlap import Overlap
+from usechat.flows.node_runs import RESUME_MESSAGE, Done, Ended, Failed, NodeRuns, Stopped
+from usechat.flows.nodes import BUILT_IN, Inbox, NodeContext, NodeFunction, State, as_json, check_nodes, uses_state
 from usechat.flows.plan import Plan, PlannedNode
-from usechat.flows.scheduling import Command, Event, RunSnapshot, Schedule, skipped_output
+from usechat.flows.scheduling import Command, Event, Overlap, RunSnapshot, Schedule, skipped_output
 from usechat.flows.spec import Flow, read_flow
 from usechat.flows.store import RunStore
 from usechat.turns.pump import Unused
@@ -28,10 +43,10 @@ class FlowRuntime:
     """One run of a flow.
 
     `nodes` are the node types beside `constant` and `echo`. With a `store`, a run that was paused, or whose process
-    died, goes on in another runtime that is given its `run_id`: nodes that were done are not run again, those that
-    were running are. Up to `concurrency` nodes run at the same time; 1 keeps the order of the file. `unused` counts the
-    events of its agents that could not be used; another counter may be put in its place. `room` may be set to a
-    function that waits until the events were shown: agents that say much wait for it.
+    died, goes on in another runtime that gets its `run_id`: nodes that were done do not run again, those that were
+    running do. Up to `concurrency` nodes run at the same time; 1 keeps the order of the file. `unused` counts the
+    events of its agents that could not be used; you may replace the counter. Set `drain` to a function that waits until
+    the page has most of the events: agents that say much wait for it.
 
     All methods belong to the thread of the event loop. `run` may be called again after a pause.
     """
@@ -60,7 +75,7 @@ class FlowRuntime:
         if run_id is not None and store is None:
             raise FlowError("A run cannot be resumed without a store.", remedy="Give the store that has kept it.")
         self.unused = Unused()
-        self.room: Callable[[], Awaitable[None]] | None = None
+        self.drain: Callable[[], Awaitable[None]] | None = None
         self._store = store
         self._to_load = run_id
         self._concurrency = concurrency
@@ -78,13 +93,13 @@ class FlowRuntime:
 
     def on_event(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Give the listener each event from now on; the result ends that. One that raises is logged and ignored."""
-        return self._journal.subscribe(listener)
+        return self._journal.listeners.add(listener)
 
     def snapshot(self) -> RunSnapshot:
         """A copy of all that the run is now; of a run in the store, only after `load` or `run`."""
         self._run.inbox = self._nodes.unread()
         self._run.node_runs = self._nodes.run_ids or UNSET
-        # That nobody has asked is news only in a paused run.
+        # That no node has asked matters only in a paused run.
         self._run.answers = self._nodes.answers if self._nodes.answers or self._run.status == "paused" else UNSET
         copy = msgspec.convert(msgspec.to_builtins(self._run), RunSnapshot)
         copy.node_status.update(dict.fromkeys(self._nodes.interrupted, "running"))
@@ -152,7 +167,7 @@ class FlowRuntime:
             case {"type": "send" | "reply"}:
                 self._deliver(command)
             case {"type": "abort"}:
-                # Who only ends for a while does not mean to answer.
+                # A process that shuts down asks nobody for a message.
                 asks = [] if command.get("reason") == "shutdown" else self._nodes.running()
                 self._halt(command, resumable=command.get("resumable") is True, asks=asks)
             case {"type": "pause"}:
@@ -172,10 +187,22 @@ class FlowRuntime:
             self._schedule,
             emit=self._emit,
             dispatch=self.dispatch,
-            pause=lambda name: self._halt({"type": "pause"}, resumable=True, asks=[name]),
             halting=lambda: self._halted or self._failed,
-            unused=lambda: self.unused,
-            room=self._wait_for_room,
+            new_context=self._new_context,
+        )
+
+    def _new_context(self, node_id: str, run_id: str, inbox: Inbox, resume_message: str | None) -> NodeContext:
+        return NodeContext(
+            node_id=node_id,
+            run_id=run_id,
+            emit=self._emit,
+            state=State(self._run.state),
+            inbox=inbox,
+            sessions=self._run.agent_sessions,
+            resume_message=resume_message,
+            unused=self.unused,
+            drain=self._drain,
+            pause=lambda: self._halt({"type": "pause"}, resumable=True, asks=[node_id]),
         )
 
     def _begin(self, value: Mapping[str, Any] | None) -> None:
@@ -192,8 +219,6 @@ class FlowRuntime:
         try:
             while True:
                 chosen = await self._choose(self._concurrency - len(tasks))
-                # Before anything else happens it is stored which nodes are done, so that none of them runs again, and
-                # which are about to run.
                 self._save()
                 await self._journal.settled()
                 tasks |= {asyncio.create_task(self._nodes.run(node)): node for node in chosen}
@@ -201,19 +226,19 @@ class FlowRuntime:
                     break
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in tasks if task.done()]:
-                    await _whole(self._settle_and_save(tasks.pop(task), task.result()))
+                    await _whole(self._settle(tasks.pop(task), task.result()))
         finally:
-            # With what was told so far, even if the nodes that are left take their time.
+            # Now, since the nodes that are left may take their time.
             self._save()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         self._end()
 
-    async def _choose(self, room: int) -> list[PlannedNode]:
+    async def _choose(self, most: int) -> list[PlannedNode]:
         """Take the next nodes that are ready, and skip those that are not to be run."""
         chosen: list[PlannedNode] = []
-        while len(chosen) < room and not self._halted and not self._failed:
+        while len(chosen) < most and not self._halted and not self._failed:
             node = self._schedule.ready()
             if node is None:
                 break
@@ -239,37 +264,34 @@ class FlowRuntime:
         status = "failed" if self._failed else "complete"
         self._emit({"type": "flow:complete", "flowName": self._plan.flow.name, "status": status})
 
-    async def _settle_and_save(self, node: PlannedNode, ended: Ended) -> None:
-        try:
-            await self._settle(node, ended)
-        finally:
-            # Before anything else happens: the events of a node that is over may be stored at any moment from now on.
-            self._save()
-
     async def _settle(self, node: PlannedNode, ended: Ended) -> None:
-        name, told = node.node.id, [] if ended.event is None else [ended.event]
-        match ended.outcome:
-            case Done(output):
-                decided = await self._schedule.decide(node, output)
-                self._run.node_status[name] = "done"
-                self._run.outputs[name] = output
-                self._emit_all(told, self._schedule.leave(node, decided))
-            case Failed(error) if node.node.policy.continue_on_error:
-                decided = await self._schedule.decide(node, {"error": error})
-                self._note_failure(name, error)
-                self._emit_all(told, self._schedule.leave(node, decided))
-            case Failed(error):
-                self._note_failure(name, error)
-                self._emit_all(told)
-                self._failed = True
-                self._nodes.interrupt("abort")
-            case Stopped() if self._failed and not self._halted:
-                error = "The node was cancelled because another node failed."
-                self._note_failure(name, error)
-                self._emit({"type": "node:error", "nodeId": name, "runId": ended.run_id, "error": error})
-            case Stopped(output):
-                if output is not UNSET:
+        name, events = node.node.id, [] if ended.event is None else [ended.event]
+        try:
+            match ended.outcome:
+                case Done(output):
+                    decided = await self._schedule.decide(node, output)
+                    self._run.node_status[name] = "done"
                     self._run.outputs[name] = output
+                    self._emit_all(events, self._schedule.leave(node, decided))
+                case Failed(error) if node.node.policy.continue_on_error:
+                    decided = await self._schedule.decide(node, {"error": error})
+                    self._note_failure(name, error)
+                    self._emit_all(events, self._schedule.leave(node, decided))
+                case Failed(error):
+                    self._note_failure(name, error)
+                    self._emit_all(events)
+                    self._failed = True
+                    self._nodes.interrupt("abort")
+                case Stopped() if self._failed and not self._halted:
+                    error = "The node was cancelled because another node failed."
+                    self._note_failure(name, error)
+                    self._emit({"type": "node:error", "nodeId": name, "runId": ended.run_id, "error": error})
+                case Stopped(output):
+                    if output is not UNSET:
+                        self._run.outputs[name] = output
+        finally:
+            # At once: the journal may write the events of a node that is over at any moment from now on.
+            self._save()
 
     def _note_failure(self, name: str, error: str) -> None:
         self._nodes.run_ids.pop(name, None)
@@ -310,10 +332,10 @@ class FlowRuntime:
     def _not_resumable(self) -> FlowError:
         return FlowError(f"Run {self._run.run_id} is not resumable.", remedy="Start a new run of the flow.")
 
-    async def _wait_for_room(self) -> None:
+    async def _drain(self) -> None:
         await asyncio.sleep(0)
-        if self.room is not None:
-            await self.room()
+        if self.drain is not None:
+            await self.drain()
 
     def _save(self) -> None:
         if self._store is not None:
@@ -336,7 +358,7 @@ class FlowRuntime:
 
 
 async def _whole(settling: Coroutine[None, None, None]) -> None:
-    """Wait for it, also if the run is cancelled meanwhile: a node that is over is not to run again."""
+    """Wait for it, also if the run is cancelled meanwhile: a node that is over must not run again."""
     task = asyncio.create_task(settling)
     try:
         await asyncio.shield(task)

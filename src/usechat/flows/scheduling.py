@@ -1,16 +1,32 @@
-"""Which node is next, and what follows from its end: the rules of the original's scheduler, without its waiting."""
+"""Which node is next, and what follows from its end: the rules of the original's scheduler, without its tasks.
 
-from collections.abc import Iterator, Mapping
+A run's position is in its `RunSnapshot`, so that it can be stored at any moment:
+
+- A node is `pending`, `running`, then `done` or `failed`. A pending node that is skipped is done at once. An edge that
+  fires into a node that is over makes it pending again: a round of a loop. A running node whose run was interrupted is
+  pending again when the run goes on.
+- An edge is `pending` until its source is over for the first time, then `fired` or `skipped`, as its condition was
+  when its source was over last.
+
+A pending node is ready when no edge to it is pending, except edges with `maxIterations`, which are not waited for. Of
+the nodes that are ready, the first of the file is next; another one may run beside it if `Overlap` says that their
+order cannot matter.
+
+Conditions take time, so a node's end has two steps. `decide` evaluates the conditions of its edges and changes nothing.
+`skip` or `leave` then changes the node and its edges without waiting, so no snapshot has half of it. The runtime
+(`FlowRuntime`) calls all methods, one at a time.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
 from usechat.errors import FlowError
 from usechat.flows.expressions import ExpressionError, Scope
-from usechat.flows.overlap import Overlap
 from usechat.flows.plan import Plan, PlannedEdge, PlannedNode
 
-__all__ = ["Command", "Event", "RunSnapshot", "RunStatus", "Schedule", "skipped_output"]
+__all__ = ["Command", "Event", "Overlap", "RunSnapshot", "RunStatus", "Schedule", "skipped_output"]
 
 Event: TypeAlias = dict[str, Any]
 Command: TypeAlias = dict[str, Any]
@@ -22,9 +38,9 @@ EdgeStatus: TypeAlias = Literal["pending", "fired", "skipped"]
 class RunSnapshot(Struct, kw_only=True, rename="camel"):
     """All that a run is at one moment; as JSON it has the original's names.
 
-    `input`, `node_runs`, the run ids of the nodes that are running or were interrupted, and `answers`, what the nodes
-    that have asked were told, None until somebody answers, are beside the original's fields: without them a run could
-    not go on in another process.
+    Three fields are not the original's; without them a run could not go on in another process. `input` is the run's.
+    `node_runs` has the run ids of the nodes that are running or were interrupted. `answers` has the nodes that have
+    asked, each with its resume message, or None before the run goes on.
     """
 
     run_id: str
@@ -46,8 +62,72 @@ def skipped_output(reason: Literal["edge", "when"]) -> dict[str, Any]:
     return {"skipped": True, "reason": reason}
 
 
+class Overlap:
+    """Says of two nodes that could both run now whether they may run at the same time.
+
+    With one node at a time, the first node of the file that is ready is next. So until both of the two have run, only
+    nodes that stand before the later one come between: those that one of the two leads to, by way of such nodes. If
+    nothing on the one side clashes with anything on the other, either order gives the same result. Two nodes clash if
+    an edge connects them, if an expression of one reads the other, or if both lead to the target of a loop, whose
+    rounds count for the first. In a flow with a state, functions that use it clash with each other and with
+    expressions that read it.
+    """
+
+    def __init__(self, plan: Plan, uses_state: Callable[[str], bool]) -> None:
+        """Look at the flow; `uses_state` says of a node type whether its function may read or change the state."""
+        self._place = {name: place for place, name in enumerate(plan.nodes)}
+        self._targets = {name: [edge.edge.target for edge in node.outgoing] for name, node in plan.nodes.items()}
+        self._clashes: dict[str, set[str]] = {name: set() for name in plan.nodes}
+        for name, node in plan.nodes.items():
+            sources = [edge.edge.source for edge in node.incoming]
+            self._add_clashes(name, [*sources, *(read for read in plan.reads[name] if read in self._place)])
+            if any(edge.loops for edge in node.incoming):
+                for source in sources:
+                    self._add_clashes(source, sources)
+        readers = {name for name, reads in plan.reads.items() if "state" in reads}
+        has_state = plan.flow.state is not None or bool(readers)
+        self._functions = {name for name, node in plan.nodes.items() if has_state and uses_state(node.node.type)}
+        self._users = self._functions | readers
+        self._after: dict[str, set[str]] = {}
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def may_overlap(self, one: str, other: str) -> bool:
+        earlier, later = sorted((one, other), key=self._place.__getitem__)
+        if (earlier, later) not in self._known:
+            last = self._place[later]
+            if later not in self._after:
+                self._after[later] = set(self._following(later, last))
+            beside = self._after[later]
+            self._known[earlier, later] = not any(self._clash(name, beside) for name in self._following(earlier, last))
+        return self._known[earlier, later]
+
+    def _add_clashes(self, name: str, others: list[str]) -> None:
+        for other in others:
+            self._clashes[name].add(other)
+            self._clashes[other].add(name)
+
+    def _following(self, name: str, last: int) -> Iterator[str]:
+        """The node, and all that it leads to by way of nodes that do not stand after the last."""
+        found, unseen = {name}, [name]
+        while unseen:
+            yield unseen[-1]
+            new = {target for target in self._targets[unseen.pop()] if self._place[target] <= last} - found
+            found |= new
+            unseen += new
+
+    def _clash(self, name: str, others: set[str]) -> bool:
+        if not self._clashes[name].isdisjoint(others):
+            return True
+        if name in self._functions:
+            return not others.isdisjoint(self._users)
+        return name in self._users and not others.isdisjoint(self._functions)
+
+
 class Schedule:
-    """The plan of a flow and how far its run has come; it waits for nothing and emits nothing itself."""
+    """The plan of a flow and how far its run has come; it emits nothing itself.
+
+    Its methods raise a `FlowError` over an expression that fails, and over what only a run shows to be wrong.
+    """
 
     def __init__(self, plan: Plan, overlap: Overlap, run: RunSnapshot) -> None:
         self.plan = plan
@@ -61,7 +141,7 @@ class Schedule:
             run.loop_counters.setdefault(planned.key, 0)
 
     def ready(self) -> PlannedNode | None:
-        """The first node of the file that waits for nothing any more, and may run beside those that are running."""
+        """The first node of the file that is ready, and may run beside those that are running."""
         ahead = [name for name, status in self.run.node_status.items() if status == "running"]
         for node in self._pending():
             if self._decided(node):
@@ -79,11 +159,7 @@ class Schedule:
         return Scope(names, variables)
 
     async def skipped(self, node: PlannedNode) -> Literal["edge", "when"] | None:
-        """Why the node is not to be run; None if it is. For a `forEach`, `when` is asked for each item instead.
-
-        Raises:
-            FlowError: its condition failed.
-        """
+        """Why the node is not to be run; None if it is. For a `forEach`, `when` is asked for each item instead."""
         statuses = [self.run.edge_status[planned.key] for planned in node.incoming if not planned.loops]
         if node.gate == "all" and "skipped" in statuses:
             return "edge"
@@ -94,37 +170,25 @@ class Schedule:
         return None
 
     async def wanted(self, node: PlannedNode, scope: Scope) -> bool:
-        """Whether the node's own condition holds.
-
-        Raises:
-            FlowError: the condition failed.
-        """
+        """Whether the node's own condition holds."""
         try:
             return await node.when(scope)
         except ExpressionError as error:
             raise self._failed(f"{node.path}.when", error) from error
 
     def for_each(self, node: PlannedNode) -> PlannedEdge | None:
-        """The edge that runs the node for each of its items, if one has fired.
-
-        Raises:
-            FlowError: there are two.
-        """
-        found = [planned for planned in node.incoming if planned.items and self._fired(planned)]
+        """The edge that runs the node for each of its items, if one has fired."""
+        found = [edge for edge in node.incoming if edge.items and self.run.edge_status[edge.key] == "fired"]
         if len(found) > 1:
             problem = f"Multiple forEach edges fired into node {node.node.id!r}."
             raise self.plan.flow.error(found[1].path, problem, "Let their conditions exclude each other.")
         return found[0] if found else None
 
     async def items(self, planned: PlannedEdge) -> list[Any]:
-        """What a `forEach` goes through.
-
-        Raises:
-            FlowError: it is not an array.
-        """
+        """What a `forEach` goes through."""
         path = f"{planned.path}.forEach.in"
         try:
-            found = await planned.items(self.scope()) if planned.items is not None else UNSET
+            found = None if planned.items is None else await planned.items(self.scope())
         except ExpressionError as error:
             raise self._failed(path, error) from error
         if not isinstance(found, list):
@@ -133,10 +197,7 @@ class Schedule:
         return cast("list[Any]", found)
 
     async def decide(self, node: PlannedNode, output: Any) -> list[bool | FlowError]:
-        """Whether the edges that go out of the node fire after this output; the last may be why there are no more.
-
-        Conditions take time, and nothing changes meanwhile: what is decided is done by `skip` or `leave`.
-        """
+        """Whether each edge that goes out of the node fires after this output; an error ends the list."""
         scope = self.scope({node.node.id: output})
         decided: list[bool | FlowError] = []
         for planned in node.outgoing:
@@ -149,7 +210,7 @@ class Schedule:
     def skip(
         self, node: PlannedNode, reason: Literal["edge", "when"], decided: list[bool | FlowError]
     ) -> Iterator[Event]:
-        """Take the node as done without running it; what follows it is looked at all the same."""
+        """Take the node as done without running it, and fire its edges all the same."""
         node_id = node.node.id
         self.run.node_status[node_id] = "done"
         self.run.outputs[node_id] = skipped_output(reason)
@@ -157,11 +218,7 @@ class Schedule:
         yield from self.leave(node, decided)
 
     def leave(self, node: PlannedNode, decided: list[bool | FlowError]) -> Iterator[Event]:
-        """Fire the edges that go out of a node that is over, as was decided, and give their events.
-
-        Raises:
-            FlowError: a condition failed, or a loop has reached its cap.
-        """
+        """Fire the edges that go out of a node that is over, as decided, and give their events."""
         for planned, fires in zip(node.outgoing, decided, strict=False):
             if isinstance(fires, FlowError):
                 raise fires
@@ -190,9 +247,6 @@ class Schedule:
 
     def _decided(self, node: PlannedNode) -> bool:
         return all(planned.loops or self.run.edge_status[planned.key] != "pending" for planned in node.incoming)
-
-    def _fired(self, planned: PlannedEdge) -> bool:
-        return self.run.edge_status[planned.key] == "fired"
 
     def _failed(self, path: str, error: ExpressionError) -> FlowError:
         return self.plan.flow.error(path, str(error), "Let the expression allow for such values.")

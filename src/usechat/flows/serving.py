@@ -1,4 +1,20 @@
-"""A runtime for others: the original's WebSocket, at which they hear its events and give it commands."""
+"""A runtime for others: the original's WebSocket, which sends a runtime's events and takes commands for it.
+
+Everything runs in the thread of the event loop. Each socket is a `_Client` with two tasks: `attend` reads commands, and
+`write` sends the frames in `_unread`. Sending never waits: a client that leaves 8 MB unread is cut off.
+
+A runtime is a `_Run`, of which there are two kinds:
+
+- Named: `run` with an id of the run makes it, and clients that name the id join it. It ends with its run (complete,
+  failed or aborted), or when it was paused, has no clients left and a thousand others need its place. When its last
+  client leaves while it is running, it is aborted; while it is paused, it stays for a client that comes back.
+- Shared: there is one, for all clients that name no run, as the original has it. It stays when nobody is connected.
+  When its run is over, the next `run` replaces it; tasks that it still has are in `_old` until they end.
+
+`_Run.tasks` are its calls of `runtime.run`. A run may end before them, since the runtime emits its end first. So a
+named run is forgotten when its last task ends and it is not paused, or, if it is aborted while paused, at
+`flow:aborted`.
+"""
 
 import asyncio
 import logging
@@ -14,10 +30,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Origin
 
-from usechat.agents.open_harness import Runtime
 from usechat.errors import FlowError
-from usechat.flows.envelope import HEADER, event_frame, refusal_frame
+from usechat.flows.remote import RUNS_HEADER
 from usechat.flows.scheduling import Command, Event
+from usechat.integrations.open_harness.agent import Runtime
 
 __all__ = ["serve_runtime"]
 
@@ -44,9 +60,9 @@ async def serve_runtime(
     """Serve runtimes, and give the URL; with port 0, of a free port.
 
     The command `run`, which the original does not have, makes a runtime and runs it. With an id of the run in the
-    envelope, as `RemoteRuntime` gives it, only those who name the id hear and command the run; when none of them is
-    left, a run that is not paused is aborted. All sockets that give no id hear and command one runtime, as in the
-    original, and `run` makes a new one of it when the run before is over. Whoever reaches the port may do all that, so
+    envelope, as `RemoteRuntime` sends it, only sockets that name the id get the run's events and command it; when none
+    of them is left, a run that is not paused is aborted. All sockets that name no id share one runtime, as in the
+    original, and `run` makes a new one when the run before is over. Everyone who reaches the port may do all that, so
     it is for this machine only unless something else guards it. Pages of browsers are refused, except those of the
     `origins`.
 
@@ -59,43 +75,37 @@ async def serve_runtime(
     def check_path(connection: ServerConnection, request: Request) -> Response | None:
         return None if request.path.partition("?")[0] == path else connection.respond(404, "There is nothing here.\n")
 
-    def tell_of_runs(_connection: ServerConnection, _request: Request, response: Response) -> None:
-        response.headers[HEADER] = "1"
+    def name_runs(_connection: ServerConnection, _request: Request, response: Response) -> None:
+        response.headers[RUNS_HEADER] = "1"
 
     server = await serve(
         served.attend,
         host,
         port,
         process_request=check_path,
-        process_response=tell_of_runs,
+        process_response=name_runs,
         origins=[None, *map(Origin, origins)],
         max_size=_MAX_COMMAND,
         compression=None,
         close_timeout=_CLOSE_SECONDS,
     )
     try:
-        yield _url(server, path)
+        host, port = next(iter(server.sockets)).getsockname()[:2]
+        yield f"ws://[{host}]:{port}{path}" if ":" in host else f"ws://{host}:{port}{path}"
     finally:
         server.close()
         await served.close(server)
 
 
-def _url(server: Server, path: str) -> str:
-    host, port = next(iter(server.sockets)).getsockname()[:2]
-    return f"ws://[{host}]:{port}{path}" if ":" in host else f"ws://{host}:{port}{path}"
-
-
 class _Client:
-    """A socket, and what it has not read yet."""
-
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._unread: deque[bytes] = deque()
         self._size = 0
         self._arrived = asyncio.Event()
 
-    def tell(self, frame: bytes) -> None:
-        """Send a frame when it can be; a client that lets too much of them gather is cut off."""
+    def send(self, frame: bytes) -> None:
+        """Send a frame as soon as the client has read those before it."""
         self._unread.append(frame)
         self._size += len(frame)
         self._arrived.set()
@@ -110,29 +120,31 @@ class _Client:
         self._connection.transport.abort()
 
     async def write(self) -> None:
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            while self._unread:
-                frame = self._unread.popleft()
-                self._size -= len(frame)
-                await self._connection.send(frame, text=True)
+        # The reader finds that it is closed, too.
+        with suppress(ConnectionClosed):
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while self._unread:
+                    frame = self._unread.popleft()
+                    self._size -= len(frame)
+                    await self._connection.send(frame, text=True)
 
 
 class _Run:
-    """A runtime at work, and the clients that hear it; `name` is the id that they gave its run."""
+    """A runtime at work, and the clients that get its events; `name` is the id that they gave its run."""
 
     def __init__(
-        self, runtime: Runtime, clients: set[_Client], name: str = "", ended: Callable[[], None] | None = None
-    ):
+        self, runtime: Runtime, clients: set[_Client], name: str = "", on_end: Callable[[], None] = lambda: None
+    ) -> None:
         self.runtime = runtime
         self.clients = clients
         self.tasks: set[asyncio.Task[None]] = set()
         self._name = name
-        self._ended = ended
+        self._on_end = on_end
         self._flow_name = ""
         self._is_open = False
-        self.leave = runtime.on_event(self._tell)
+        self.leave = runtime.on_event(self._send)
 
     @property
     def status(self) -> str:
@@ -151,41 +163,41 @@ class _Run:
                 if self.status == "running":
                     raise FlowError("The runtime is running.", remedy="Resume it when it is paused.")
                 self.runtime.dispatch(command)
-                # The original leaves it to whoever dispatched the command.
+                # In the original, the caller of `dispatch` does that.
                 self._go(None)
             case _:
                 self.runtime.dispatch(command)
 
     def abandon(self) -> None:
-        """Abort the run, since nobody hears it any more and nobody will."""
+        """Abort the run, since its last client left."""
         if self.status == "running":
             try:
                 self.runtime.dispatch({"type": "abort", "resumable": False})
             # A runtime of somebody else may raise anything.
             except Exception:  # noqa: BLE001
-                _log.exception("a run that nobody hears could not be aborted")
+                _log.exception("a run without clients could not be aborted")
 
     def _go(self, value: dict[str, Any] | None) -> None:
         task = asyncio.create_task(self._drive(value))
         self.tasks.add(task)
-        task.add_done_callback(self._ran)
+        task.add_done_callback(self._task_ended)
 
-    def _ran(self, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
-        if not self.tasks and self._ended is not None and self.status != "paused":
-            self._ended()
+        if not self.tasks and self.status != "paused":
+            self._on_end()
 
     async def _drive(self, value: dict[str, Any] | None) -> None:
         try:
             await self.runtime.run(value)
-        # The clients have nothing but events to know it by, and whatever it was is not for them.
+        # Clients learn it from an event, if they have seen the run begin; the error itself is not for them.
         except Exception:  # noqa: BLE001
             _log.exception("a run for others failed")
             if self._is_open:
                 about = {"flowName": self._flow_name, "status": "failed", "timestamp": time.time_ns() // 1_000_000}
-                self._tell({"type": "flow:complete", **about})
+                self._send({"type": "flow:complete", **about})
 
-    def _tell(self, event: Event) -> None:
+    def _send(self, event: Event) -> None:
         match event["type"]:
             case "flow:start" | "flow:resumed":
                 self._is_open = True
@@ -194,23 +206,20 @@ class _Run:
                 self._is_open = False
             case _:
                 pass
-        frame = event_frame(event, self._name)
+        frame = _frame("event", self._name, event=event)
         for client in tuple(self.clients):
-            client.tell(frame)
-        if event["type"] == "flow:aborted" and not self.tasks and self._ended is not None:
-            # It was paused, so nothing of it is left to end.
-            self._ended()
+            client.send(frame)
+        if event["type"] == "flow:aborted" and not self.tasks:
+            self._on_end()
 
 
 class _Served:
-    """The runs that have an id, the one runtime for all clients that give none, and the clients."""
-
     def __init__(self, make_runtime: Callable[[], Runtime]) -> None:
         self._make_runtime = make_runtime
         # Made before it is needed, to see that it can be.
         self._spare: Runtime | None = make_runtime()
         self._clients: set[_Client] = set()
-        # Those that have named no run, as the original's clients.
+        # The clients that have named no run, as the original's do.
         self._unnamed: set[_Client] = set()
         self._shared: _Run | None = None
         self._named: dict[str, _Run] = {}
@@ -221,11 +230,11 @@ class _Served:
         client = _Client(connection)
         self._clients.add(client)
         self._unnamed.add(client)
-        writing = asyncio.create_task(_until_closed(client))
+        writing = asyncio.create_task(client.write())
         try:
             with suppress(ConnectionClosed):
                 while True:
-                    self._hear(client, await connection.recv(decode=False))
+                    self._receive(client, await connection.recv(decode=False))
         finally:
             self._clients.discard(client)
             self._unnamed.discard(client)
@@ -254,7 +263,7 @@ class _Served:
                 client.cut_off()
             await server.wait_closed()
 
-    def _hear(self, client: _Client, frame: bytes) -> None:
+    def _receive(self, client: _Client, frame: bytes) -> None:
         try:
             message = msgspec.json.decode(frame)
         except (msgspec.DecodeError, RecursionError):
@@ -283,10 +292,11 @@ class _Served:
             _log.exception("the command %.20r of a client failed", kind)
         else:
             return
-        client.tell(refusal_frame(kind, name))
+        # The original has no frame for that.
+        client.send(_frame("refused", name, command=kind))
 
     def _shared_for(self, command: Command) -> _Run:
-        """The runtime for those who name no run; to run it when its run is over takes a new one."""
+        """The runtime for clients that name no run; a `run` after its run is over makes a new one."""
         shared = self._shared
         if command["type"] == "run" and shared is not None:
             _read_input(command)
@@ -294,7 +304,9 @@ class _Served:
                 raise FlowError(f"The runtime is {shared.status}.", remedy="Abort its run before.")
             if shared.status != "idle":
                 shared.leave()
-                self._keep(shared.tasks)
+                self._old |= shared.tasks
+                for task in shared.tasks:
+                    task.add_done_callback(self._old.discard)
                 shared = None
         if shared is None:
             shared = self._shared = _Run(self._new_runtime(), self._unnamed)
@@ -303,11 +315,6 @@ class _Served:
     def _new_runtime(self) -> Runtime:
         spare, self._spare = self._spare, None
         return self._make_runtime() if spare is None else spare
-
-    def _keep(self, tasks: set[asyncio.Task[None]]) -> None:
-        self._old |= tasks
-        for task in tasks:
-            task.add_done_callback(self._old.discard)
 
     def _run_of(self, client: _Client, command: Command, name: str) -> _Run:
         run = self._named.get(name)
@@ -319,19 +326,14 @@ class _Served:
         if run is not None:
             raise FlowError("There is such a run already.")
         _read_input(command)
-        self._make_room()
+        if len(self._named) >= _MAX_RUNS:
+            left = (old for old, run in self._named.items() if run.status == "paused" and not run.clients)
+            oldest = next(left, None)
+            if oldest is None:
+                raise FlowError("Too many runs are running.", remedy="Try again later.")
+            self._forget(oldest)
         run = self._named[name] = _Run(self._new_runtime(), {client}, name, lambda: self._forget(name))
         return run
-
-    def _make_room(self) -> None:
-        if len(self._named) < _MAX_RUNS:
-            return
-        # Whoever paused it may come back, but not for ever.
-        left = (name for name, run in self._named.items() if run.status == "paused" and not run.clients)
-        name = next(left, None)
-        if name is None:
-            raise FlowError("Too many runs are running.", remedy="Try again later.")
-        self._forget(name)
 
     def _forget(self, name: str) -> None:
         self._named.pop(name).leave()
@@ -344,7 +346,5 @@ def _read_input(command: Command) -> dict[str, Any] | None:
     return cast("dict[str, Any] | None", value)
 
 
-async def _until_closed(client: _Client) -> None:
-    # The reader finds that it is closed, too.
-    with suppress(ConnectionClosed):
-        await client.write()
+def _frame(kind: str, run: str, **fields: Any) -> bytes:
+    return msgspec.json.encode({"type": kind, **({"run": run} if run else {}), **fields})

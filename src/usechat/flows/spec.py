@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
-from msgspec import Meta, Struct, field, inspect
+from msgspec import Meta, Struct, field
 
 from usechat.errors import FlowError
 
@@ -24,6 +24,7 @@ __all__ = [
     "line_of",
     "nearest",
     "read_flow",
+    "suggestion",
 ]
 
 _Name: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -31,9 +32,11 @@ _Milliseconds: TypeAlias = Annotated[int, Meta(ge=0)]
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 When: TypeAlias = str | dict[str, Any]
 
-_FIELD: Final = re.compile(r"Object missing required field `(.*)`")
+_FIELD: Final = re.compile(r"Object missing required field `(.*)`\.")
+# The fields whose values are the author's own.
+_FREE: Final = ("input", "ui", "initial", "schema")
 # The names in a condition that is a tree.
-_TREE: Final[tuple[str, ...]] = ("equals", "not", "and", "or")
+_TREE: Final = ["equals", "not", "and", "or"]
 
 _log = logging.getLogger("usechat")
 
@@ -107,7 +110,7 @@ class Flow(_Written, frozen=True, kw_only=True):
 
 
 class FlowFile(Flow, frozen=True, kw_only=True):
-    """A flow that knows where each of its places stands."""
+    """A flow that knows the line of each of its paths."""
 
     file: str
     lines: dict[str, int]
@@ -119,7 +122,7 @@ class FlowFile(Flow, frozen=True, kw_only=True):
 def read_flow(flow: Any, *, place: Callable[[str], str] = str) -> Flow:
     """Check the fields of a flow that was made in Python, as Structs or as JSON-shaped dicts.
 
-    One that is unknown is left out, as in the original, and logged; `place` says how to call its path.
+    An unknown field is left out, as in the original, and logged; `place` says how the log calls its path.
 
     Raises:
         FlowError: a field is missing, or of a wrong type.
@@ -128,7 +131,7 @@ def read_flow(flow: Any, *, place: Callable[[str], str] = str) -> Flow:
         return flow
     data = msgspec.to_builtins(flow, str_keys=True)
     read = _convert(data)
-    for path, name, known in _unknown(data, _FLOW, ""):
+    for path, name, known in _unknown(data, msgspec.to_builtins(read)):
         meant = nearest(name, known)
         hint = f"did you mean `{meant}`?" if meant else f"there are {', '.join(known)}."
         _log.warning("%s: There is no field `%s` here, and it is not read; %s", place(path), name, hint)
@@ -140,47 +143,42 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | No
     return next(iter(get_close_matches(name, list(known), 1, cutoff)), None)
 
 
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The remedy for a name that is not known."""
+    meant = nearest(name, known)
+    return f"Did you mean {meant!r}?" if meant else f"Name one of: {', '.join(sorted(known)) or 'none yet'}."
+
+
 def _convert(data: Any) -> Flow:
     try:
         return msgspec.convert(data, Flow)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$")
-        raise _explained(problem, path.strip(".`")) from error
+        problem, remedy = f"{problem}.", "Write a value of that kind; a text that looks like a number needs quotes."
+        missing = _FIELD.fullmatch(problem)
+        if missing is not None:
+            problem, remedy = f"The field `{missing[1]}` is missing.", "Add it."
+        raise FlowError(problem, remedy=remedy, path=path.strip(".`")) from error
 
 
-def _explained(problem: str, path: str) -> FlowError:
-    missing = _FIELD.fullmatch(problem)
-    if missing is not None:
-        return FlowError(f"The field `{missing[1]}` is missing.", remedy="Add it.", path=path)
-    remedy = "Write a value of that kind; a text that looks like a number needs quotes."
-    return FlowError(f"{problem}.", remedy=remedy, path=path)
-
-
-_FLOW: Final = inspect.type_info(Flow)
 _Unknown: TypeAlias = tuple[str, str, list[str]]
 
 
-def _unknown(data: Any, kind: inspect.Type, path: str) -> Iterator[_Unknown]:
-    """The path and the name of each field that is not known, and those that are."""
-    match kind:
-        case inspect.StructType():
-            fields = {known.encode_name: known.type for known in kind.fields}
-            for name, value in cast("dict[str, Any]", data).items():
-                child = f"{path}.{name}" if path else name
-                if name not in fields:
-                    yield child, name, list(fields)
-                elif name == "when":
-                    yield from _unknown_in_tree(value, child)
-                else:
-                    yield from _unknown(value, fields[name], child)
-        case inspect.ListType():
-            for number, item in enumerate(data):
-                yield from _unknown(item, kind.item_type, f"{path}[{number}]")
-        case inspect.UnionType() if isinstance(data, dict):
-            for one in kind.types:
-                yield from _unknown(cast("Any", data), one, path)
-        case _:
-            pass
+def _unknown(data: Any, read: Any, path: str = "") -> Iterator[_Unknown]:
+    """The path and the name of each field that was not read, and the names of those that can be."""
+    if isinstance(data, list):
+        for number, (item, one) in enumerate(zip(cast("list[Any]", data), read, strict=True)):
+            yield from _unknown(item, one, f"{path}[{number}]")
+    if not isinstance(data, dict):
+        return
+    for name, value in cast("dict[str, Any]", data).items():
+        child = f"{path}.{name}" if path else name
+        if name not in read:
+            yield child, name, list(read)
+        elif name == "when":
+            yield from _unknown_in_tree(value, child)
+        elif name not in _FREE:
+            yield from _unknown(value, read[name], child)
 
 
 def _unknown_in_tree(when: Any, path: str) -> Iterator[_Unknown]:
@@ -191,7 +189,7 @@ def _unknown_in_tree(when: Any, path: str) -> Iterator[_Unknown]:
         return
     for name, value in cast("dict[str, Any]", when).items():
         if name not in _TREE:
-            yield f"{path}.{name}", name, list(_TREE)
+            yield f"{path}.{name}", name, _TREE
         elif name != "equals":
             yield from _unknown_in_tree(value, f"{path}.{name}")
         elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What is kept of runs: their events, numbered from 1, and their last snapshot."""
+"""Stores of runs: their events, numbered from 1, and their last snapshot."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import msgspec
 from sqlalchemy import BigInteger, Column, Connection, Integer, Table, Text, delete, func, insert, select
 
-from usechat.agents.open_harness import ChatRun, ChatRuns
 from usechat.database import Database, insert_into, metadata
 from usechat.flows.scheduling import Event, RunSnapshot
+from usechat.integrations.open_harness.agent import ChatRun, ChatRuns
 
 __all__ = ["DatabaseRunStore", "MemoryRunStore", "RunStore"]
 
@@ -105,7 +105,7 @@ class DatabaseRunStore:
 
         def save(connection: Connection) -> None:
             _append(connection, run_id, bodies)
-            _save(connection, run_id, body)
+            _put(connection, _SNAPSHOTS, {"run_id": run_id}, {"snapshot": body})
 
         await self._database.run(save)
 
@@ -125,7 +125,8 @@ class DatabaseRunStore:
         return None if row is None else ChatRun(row.run_id, row.message_id)
 
     async def keep_chat_run(self, chat: str, run: ChatRun) -> None:
-        await self._database.run(lambda connection: _keep_chat_run(connection, chat, run))
+        key, message = {"chat": chat, "run_id": run.run_id}, {"message_id": run.message_id}
+        await self._database.run(lambda connection: _put(connection, _CHAT_RUNS, key, message))
 
     async def forget_chat(self, chat: str) -> None:
         of_chat = _CHAT_RUNS.c.chat == chat
@@ -161,14 +162,7 @@ def _append(connection: Connection, run_id: str, bodies: list[str]) -> None:
     connection.execute(insert(_EVENTS), rows)
 
 
-def _save(connection: Connection, run_id: str, body: str) -> None:
-    new = insert_into(_SNAPSHOTS, connection.dialect.name).values(run_id=run_id, snapshot=body)
-    replaced = {"snapshot": new.excluded.snapshot}
-    connection.execute(new.on_conflict_do_update(index_elements=[_SNAPSHOTS.c.run_id], set_=replaced))
-
-
-def _keep_chat_run(connection: Connection, chat: str, run: ChatRun) -> None:
-    new = insert_into(_CHAT_RUNS, connection.dialect.name)
-    new = new.values(chat=chat, run_id=run.run_id, message_id=run.message_id)
-    replaced = {"message_id": new.excluded.message_id}
-    connection.execute(new.on_conflict_do_update(index_elements=[_CHAT_RUNS.c.run_id], set_=replaced))
+def _put(connection: Connection, table: Table, key: dict[str, str], values: dict[str, str]) -> None:
+    """Insert a row, or put the values into the one that the run has."""
+    new = insert_into(table, connection.dialect.name).values(**key, **values)
+    connection.execute(new.on_conflict_do_update(index_elements=[table.c.run_id], set_=values))

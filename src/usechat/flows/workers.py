@@ -1,4 +1,16 @@
-"""The processes that evaluate expressions: started when needed, kept for the next one, killed over a bad one."""
+"""The processes that evaluate expressions: started when needed, kept for the next one, killed over a bad one.
+
+A worker is idle, asked, or ended. `Workers.ask` runs in any event loop, and `_ask` in one of `size` threads, which
+takes an idle worker or starts one, writes the request and reads the answer. Then one of these happens:
+
+- The answer comes in time: the worker is idle again.
+- The worker ends by itself, over its limit of processor time or memory: the thread finds its pipe closed.
+- `timeout` passes, or the caller is cancelled: `ask` kills the worker, upon which the thread finds its pipe closed.
+
+`_lock` guards `_all`, `_idle` and the `taken` of each call. `taken` holds the worker while it is asked, for `ask` to
+kill. The thread, after it has the answer, and `ask`, when it gives up, both look at `_all` and `taken` under the lock:
+so an idle worker is never killed, and a killed one never idle. A thread that finds its worker gone from `_all` ends it.
+"""
 
 import asyncio
 import atexit
@@ -18,15 +30,15 @@ from usechat.turns.threads import Threads
 
 __all__ = ["WORKERS", "Worker", "WorkerError", "Workers"]
 
-_MOST: Final = 4
-_LONGEST: Final = 20.0
+_SIZE: Final = 4
+_TIMEOUT_SECONDS: Final = 20.0
 _LIBRARY: Final = Path(str(expression_worker.import_jsonata().__file__)).parents[1]
 # Without the paths and the start-up files of the environment: the process needs the standard library and JSONata.
 _COMMAND: Final = (sys.executable, "-I", "-S", str(expression_worker.__file__), str(_LIBRARY))
 
 
 class WorkerError(Exception):
-    """There is no answer; the text says why, and what was asked stands before it."""
+    """There is no answer; the text says why, as the end of a sentence about the expression."""
 
 
 class Worker:
@@ -41,7 +53,7 @@ class Worker:
         self._answers = cast("IO[bytes]", self.process.stdout)
 
     def ask(self, request: bytes) -> bytes | None:
-        """Give the answer, or None if the process ended over it; to be called in a thread."""
+        """Give the answer, or None if the process ended over it. This waits, so call it in a thread."""
         with suppress(OSError, ValueError):
             write_frame(self._requests, request)
             return read_frame(self._answers)
@@ -61,25 +73,27 @@ class Worker:
 
 
 class Workers:
-    """A few workers for all runs of this process, of any thread and event loop."""
+    """Up to `size` workers for all runs of this process, of any thread and event loop."""
 
-    def __init__(self, most: int = _MOST, longest: float = _LONGEST) -> None:
-        self._most = most
-        self._longest = longest
+    def __init__(self, size: int = _SIZE, timeout: float = _TIMEOUT_SECONDS) -> None:
+        self._size = size
+        self._timeout = timeout
+        self._all: set[Worker] = set()
         self.forget()
 
     @property
     def alive(self) -> list[Worker]:
-        return list(self._all)
+        with self._lock:
+            return list(self._all)
 
     def forget(self) -> None:
         """Begin anew, in a process that was forked and has none of the threads and children of its parent."""
-        for worker in getattr(self, "_all", ()):
+        for worker in self._all:
             worker.let_go()
             worker.process.returncode = 0
-        self._threads = Threads(self._most)
+        self._threads = Threads(self._size)
         self._lock = threading.Lock()
-        self._all: set[Worker] = set()
+        self._all = set()
         self._idle: list[Worker] = []
 
     def end(self) -> None:
@@ -89,7 +103,7 @@ class Workers:
             worker.end()
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Have an expression evaluated, by the next worker that is free.
+        """Let the next free worker evaluate an expression.
 
         Raises:
             WorkerError: it took too long, or needed too much.
@@ -99,14 +113,14 @@ class Workers:
             raise WorkerError(f"reads more than {LARGEST >> 20} MB.")
         taken: list[Worker] = []
         try:
-            async with asyncio.timeout(self._longest):
+            async with asyncio.timeout(self._timeout):
                 answer = await self._threads.run(self._ask, body, taken)
         except TimeoutError as error:
-            raise WorkerError(f"did not end within {self._longest:g} s.") from error
+            raise WorkerError(f"did not end within {self._timeout:g} s.") from error
         except (OSError, RuntimeError) as error:
             raise WorkerError("could not be evaluated: this machine has no process left for it.") from error
         finally:
-            # Nobody waits for it any more, or it has given its answer and is not there.
+            # Empty if the worker has given its answer.
             with self._lock:
                 for worker in taken:
                     self._all.discard(worker)
@@ -134,15 +148,14 @@ class Workers:
         while True:
             with self._lock:
                 worker = self._idle.pop() if self._idle else None
-            if worker is None or worker.process.poll() is None:
-                return worker
-            # Somebody else has ended it.
-            self._all.discard(worker)
+                if worker is None or worker.process.poll() is None:
+                    return worker
+                # Something outside of this process has ended it.
+                self._all.discard(worker)
             worker.end()
 
 
 WORKERS: Final = Workers()
-"""For all flows of this process."""
 
 atexit.register(WORKERS.end)
 if hasattr(os, "register_at_fork"):

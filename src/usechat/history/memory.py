@@ -1,4 +1,4 @@
-"""Chats in this process, gone when it ends."""
+"""Chats in the memory of this process."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,9 +9,12 @@ from typing import TypeVar
 import msgspec
 
 from usechat.errors import TailChangedError
-from usechat.history.bodies import (
+from usechat.history.store import (
     IDS_REPEAT,
     SOMEBODY_ELSES,
+    ChatEntry,
+    StoredMessages,
+    Tail,
     check_answer,
     check_begin,
     decode,
@@ -21,7 +24,6 @@ from usechat.history.bodies import (
     read_place,
     title_of,
 )
-from usechat.history.store import ChatEntry, StoredMessages, Tail
 from usechat.protocol.messages import Role, UIMessage
 
 __all__ = ["MemoryHistory"]
@@ -30,7 +32,7 @@ _T = TypeVar("_T")
 
 
 class _Row(msgspec.Struct):
-    """A message, as JSON so that nobody who holds it can change what is stored, and the turn that wrote it."""
+    """A message and the turn that wrote it; it is JSON, so that no caller can change what is stored."""
 
     message_id: str
     role: Role
@@ -42,7 +44,7 @@ class _Row(msgspec.Struct):
 
 
 class MemoryHistory:
-    """Chats in a dict; see `HistoryStore` for what the calls do."""
+    """A `HistoryStore` in a dict."""
 
     def __init__(self) -> None:
         self._chats: dict[str, _Chat] = {}
@@ -55,15 +57,7 @@ class MemoryHistory:
         return look(self._own(chat_id, owner))
 
     async def begin(
-        self,
-        chat_id: str,
-        owner: str,
-        turn_id: str,
-        *,
-        after: Tail,
-        keep: int,
-        new: Sequence[UIMessage],
-        epoch: int,
+        self, chat_id: str, owner: str, turn_id: str, *, after: Tail, keep: int, new: Sequence[UIMessage], epoch: int
     ) -> None:
         check_begin(after, keep, new)
         chat = self._own(chat_id, owner)
@@ -93,7 +87,7 @@ class MemoryHistory:
         if chat is None or mine is None or chat.rows[mine].epoch > epoch:
             return False
         if message is None or not message.parts:
-            # An earlier worker of the turn may still come with an answer.
+            # An earlier worker of the turn may still bring an answer, which the higher epoch refuses.
             chat.rows[mine].epoch = epoch
             return False
         if chat.rows[mine].is_answer:
@@ -178,18 +172,18 @@ class _Chat:
         return next((self.message(n) for n in users), None)
 
     def slice(self, before: str | None, limit: int | None) -> tuple[int, list[_Row]]:
-        """The position of the first of the rows, and the rows."""
+        """The position of the first row, and the rows."""
         end = len(self.rows) if before is None else self.positions.get(before, 0)
         first = 0 if limit is None else max(0, end - limit)
         return first, self.rows[first:end]
 
     def replace(self, first: int, rows: Sequence[_Row]) -> None:
-        """Put the rows in the place of all from `first` on."""
+        """Replace all rows from `first` on."""
         for row in self.rows[first:]:
             del self.positions[row.message_id]
             self.turns.pop(row.turn, None)
         self.rows[first:] = rows
-        # The rows of a turn stand together, so that only the row before can have lost its turn's place.
+        # The rows of a turn stand together, so only the row before can have lost its turn's place.
         for position in range(max(0, first - 1), len(self.rows)):
             self.positions[self.rows[position].message_id] = position
             self.turns[self.rows[position].turn] = position

@@ -7,39 +7,18 @@ from datetime import UTC
 from typing import Any, Final, TypeVar
 
 import msgspec
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    DateTime,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    Row,
-    Select,
-    Table,
-    Text,
-    UniqueConstraint,
-    and_,
-    bindparam,
-    case,
-    delete,
-    false,
-    func,
-    insert,
-    select,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
+from sqlalchemy import Column, Connection
 from sqlalchemy.exc import IntegrityError
 
 from usechat.database import Database, insert_into, metadata
 from usechat.errors import TailChangedError
-from usechat.history.bodies import (
+from usechat.history.store import (
     IDS_REPEAT,
     SOMEBODY_ELSES,
+    ChatEntry,
+    StoredMessages,
+    Tail,
     check_answer,
     check_begin,
     decode,
@@ -49,115 +28,98 @@ from usechat.history.bodies import (
     read_place,
     title_of,
 )
-from usechat.history.store import ChatEntry, StoredMessages, Tail
 from usechat.protocol.messages import Role, UIMessage
 
 __all__ = ["History"]
 
 _T = TypeVar("_T")
 _Values = dict[str, Any]
-_Row = Row[*tuple[Any, ...]]
+_Row = sa.Row[*tuple[Any, ...]]
 
-
-def _fill_role(connection: Connection) -> None:
-    # A body is `{"id":…,"role":…`, and no id can hold these quotes unescaped. A parser of the database's own would stop
-    # at what it does not take for JSON, such as PostgreSQL's at \u0000.
-    find = func.instr if connection.dialect.name == "sqlite" else func.strpos
-    first = func.substr(_MESSAGES.c.body, find(_MESSAGES.c.body, '"role":"') + len('"role":"'), 1)
-    role = case({"u": "user", "s": "system"}, value=first, else_="assistant")
-    connection.execute(update(_MESSAGES).values(role=role))
-
-
-def _fill_updated(connection: Connection) -> None:
-    last = select(func.coalesce(func.max(_MESSAGES.c.written), 0)).where(_MESSAGES.c.chat == _CHATS.c.number)
-    connection.execute(update(_CHATS).values(updated=last.scalar_subquery()))
-
-
-# The names must not meet those of an app that shares its database. Messages hang on a number, because an index of
-# PostgreSQL has no room for a chat's id and a message's id together.
-_CHATS = Table(
+# The prefix keeps the names apart from those of an app that shares its database. Messages refer to their chat by a
+# number, because an index of PostgreSQL has no room for a chat's id and a message's id together.
+_CHATS = sa.Table(
     "usechat_chats",
     metadata,
-    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("chat_id", Text, nullable=False, unique=True),
-    Column("owner", Text, nullable=False),
-    Column("created", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Column("title", Text, nullable=False, server_default=""),
+    Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    Column("chat_id", sa.Text, nullable=False, unique=True),
+    Column("owner", sa.Text, nullable=False),
+    Column("created", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    Column("title", sa.Text, nullable=False, server_default=""),
     # When its user last wrote, in seconds since 1970.
-    Column("updated", Float(53), nullable=False, server_default="0", info={"fill": _fill_updated}),
-    Index("usechat_chats_of_owner", "owner", "updated", "number"),
+    Column("updated", sa.Float(53), nullable=False, server_default="0"),
+    sa.Index("usechat_chats_of_owner", "owner", "updated", "number"),
 )
 # `turn` is the last turn that wrote the message or began with it as its last one: where that turn's answer belongs.
 # `written` is when, in seconds since 1970, and `epoch` is the turn's, which rises when another worker takes it over.
 # `is_answer` says that the turn has ended with the message.
-_MESSAGES = Table(
+_MESSAGES = sa.Table(
     "usechat_messages",
     metadata,
-    Column[int]("chat", ForeignKey(_CHATS.c.number, ondelete="CASCADE"), primary_key=True),
-    Column("position", Integer, primary_key=True),
-    Column("message_id", Text, nullable=False),
-    Column("role", Text, nullable=False, server_default="", info={"fill": _fill_role}),
-    Column("turn", Text, nullable=False),
-    Column("epoch", BigInteger, nullable=False, server_default="0"),
-    Column("is_answer", Boolean, nullable=False, server_default=false()),
-    Column("written", Float(53), nullable=False, server_default="0"),
-    Column("body", Text, nullable=False),
-    UniqueConstraint("chat", "message_id"),
-    Index("usechat_messages_of_turn", "chat", "turn", "position"),
+    Column[int]("chat", sa.ForeignKey(_CHATS.c.number, ondelete="CASCADE"), primary_key=True),
+    Column("position", sa.Integer, primary_key=True),
+    Column("message_id", sa.Text, nullable=False),
+    Column("role", sa.Text, nullable=False),
+    Column("turn", sa.Text, nullable=False),
+    Column("epoch", sa.BigInteger, nullable=False),
+    Column("is_answer", sa.Boolean, nullable=False),
+    Column("written", sa.Float(53), nullable=False),
+    Column("body", sa.Text, nullable=False),
+    sa.UniqueConstraint("chat", "message_id"),
+    sa.Index("usechat_messages_of_turn", "chat", "turn", "position"),
 )
 _ALL: Final = sys.maxsize
 _LATEST: Final = 1e12
 
-_EVERY = _MESSAGES.alias()
-_LAST = select(func.max(_EVERY.c.position)).where(_EVERY.c.chat == _CHATS.c.number).scalar_subquery()
-_THE_CHAT = _CHATS.c.chat_id == bindparam("chat_id")
-_OF_CHAT = _MESSAGES.c.chat == bindparam("number")
-_HERE = and_(_OF_CHAT, _MESSAGES.c.position == bindparam("at"))
-_BEFORE = and_(_OF_CHAT, _MESSAGES.c.position < bindparam("before"))
+_chats, _messages, _every = _CHATS.c, _MESSAGES.c, _MESSAGES.alias().c
+_LAST = sa.select(sa.func.max(_every.position)).where(_every.chat == _chats.number).scalar_subquery()
+_THE_CHAT = _chats.chat_id == sa.bindparam("chat_id")
+_OF_CHAT = _messages.chat == sa.bindparam("number")
+_HERE = sa.and_(_OF_CHAT, _messages.position == sa.bindparam("at"))
 
-_LOCK = select(_CHATS.c.number).where(_THE_CHAT).with_for_update()
+_LOCK = sa.select(_chats.number).where(_THE_CHAT).with_for_update()
 _HEAD = (
-    select(_CHATS.c.number, _CHATS.c.owner, _MESSAGES.c.position, _MESSAGES.c.turn, _MESSAGES.c.written)
-    .outerjoin_from(_CHATS, _MESSAGES, and_(_MESSAGES.c.chat == _CHATS.c.number, _MESSAGES.c.position == _LAST))
+    sa.select(_chats.number, _chats.owner, _messages.position, _messages.turn, _messages.written)
+    .outerjoin_from(_CHATS, _MESSAGES, sa.and_(_messages.chat == _chats.number, _messages.position == _LAST))
     .where(_THE_CHAT)
 )
 _OF_TURN = (
-    select(_CHATS.c.number, _LAST.label("last"))
-    .add_columns(_MESSAGES.c.position, _MESSAGES.c.message_id, _MESSAGES.c.epoch, _MESSAGES.c.is_answer)
+    sa.select(_chats.number, _LAST.label("last"))
+    .add_columns(_messages.position, _messages.message_id, _messages.epoch, _messages.is_answer)
     .join_from(_CHATS, _MESSAGES)
-    .where(_THE_CHAT, _MESSAGES.c.turn == bindparam("turn"))
-    .order_by(_MESSAGES.c.position.desc())
+    .where(_THE_CHAT, _messages.turn == sa.bindparam("turn"))
+    .order_by(_messages.position.desc())
     .limit(1)
 )
-_HAS_ENDED = _OF_TURN.with_only_columns(_MESSAGES.c.is_answer)
-_FIND = select(_MESSAGES.c.position).where(_OF_CHAT, _MESSAGES.c.message_id == bindparam("message_id"))
-_ROLE = select(_MESSAGES.c.role).where(_HERE)
-_BODY = select(_MESSAGES.c.body).where(_HERE)
+_HAS_ENDED = _OF_TURN.with_only_columns(_messages.is_answer)
+_FIND = sa.select(_messages.position).where(_OF_CHAT, _messages.message_id == sa.bindparam("message_id"))
+_ROLE = sa.select(_messages.role).where(_HERE)
+_BODY = sa.select(_messages.body).where(_HERE)
 _BACKWARDS = (
-    select(_MESSAGES.c.position, _MESSAGES.c.message_id, _MESSAGES.c.body)
-    .where(_BEFORE)
-    .order_by(_MESSAGES.c.position.desc())
-    .limit(bindparam("limit"))
+    sa.select(_messages.position, _messages.message_id, _messages.body)
+    .where(_OF_CHAT, _messages.position < sa.bindparam("before"))
+    .order_by(_messages.position.desc())
+    .limit(sa.bindparam("limit"))
 )
-_LAST_USER = _BACKWARDS.where(_MESSAGES.c.role == "user")
-_NEW_MESSAGE = insert(_MESSAGES)
-_CHANGE = update(_MESSAGES).where(_HERE)
-_TOUCH = update(_CHATS).where(_CHATS.c.number == bindparam("chat"))
-_FORGET = delete(_CHATS).where(_THE_CHAT)
+_LAST_USER = _BACKWARDS.where(_messages.role == "user")
+_NEW_MESSAGE = sa.insert(_MESSAGES)
+_CHANGE = sa.update(_MESSAGES).where(_HERE)
+_TOUCH = sa.update(_CHATS).where(_chats.number == sa.bindparam("chat"))
+_FORGET = sa.delete(_CHATS).where(_THE_CHAT)
 _LIST = (
-    select(_CHATS)
+    sa.select(_CHATS)
     .where(
-        _CHATS.c.owner == bindparam("owner"),
-        tuple_(_CHATS.c.updated, _CHATS.c.number) < tuple_(bindparam("updated"), bindparam("number")),
+        _chats.owner == sa.bindparam("owner"),
+        sa.tuple_(_chats.updated, _chats.number) < sa.tuple_(sa.bindparam("updated"), sa.bindparam("number")),
     )
-    .order_by(_CHATS.c.updated.desc(), _CHATS.c.number.desc())
-    .limit(bindparam("limit"))
+    .order_by(_chats.updated.desc(), _chats.number.desc())
+    .limit(sa.bindparam("limit"))
 )
-_DELETE = delete(_MESSAGES).where(_OF_CHAT, _MESSAGES.c.position >= bindparam("at"))
+_DELETE = sa.delete(_MESSAGES).where(_OF_CHAT, _messages.position >= sa.bindparam("at"))
 
 
 class History:
-    """The chats of a database; see `HistoryStore` for what the calls do. Each is one transaction."""
+    """A `HistoryStore` in a database. Each call is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -170,15 +132,7 @@ class History:
         return await self._database.read(lambda connection: look(_Stored(connection, chat_id, owner)))
 
     async def begin(
-        self,
-        chat_id: str,
-        owner: str,
-        turn_id: str,
-        *,
-        after: Tail,
-        keep: int,
-        new: Sequence[UIMessage],
-        epoch: int,
+        self, chat_id: str, owner: str, turn_id: str, *, after: Tail, keep: int, new: Sequence[UIMessage], epoch: int
     ) -> None:
         check_begin(after, keep, new)
         turn: _Values = {"turn": turn_id, "epoch": epoch, "written": time.time(), "is_answer": False}
@@ -213,7 +167,7 @@ class History:
         try:
             return await self._database.run(lambda connection: _end(connection, chat_id, turn, answer))
         except IntegrityError:
-            # A newer turn has brought the answer along itself.
+            # A newer turn brought the answer along itself.
             return False
 
     async def has_ended(self, chat_id: str, turn_id: str) -> bool:
@@ -223,20 +177,20 @@ class History:
     async def load(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
     ) -> list[UIMessage]:
-        def load(connection: Connection) -> list[UIMessage]:
-            rows = _Stored(connection, chat_id, owner).rows(before, limit)
-            return [decode(chat_id, row.position, row.body) for row in rows]
-
-        return await self._database.read(load)
+        return await self._load(chat_id, owner, before, limit, lambda row: decode(chat_id, row.position, row.body))
 
     async def load_json(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
     ) -> list[tuple[str, bytes]]:
-        def load(connection: Connection) -> list[tuple[str, bytes]]:
-            rows = _Stored(connection, chat_id, owner).rows(before, limit)
-            return [(row.message_id, row.body.encode()) for row in rows]
+        return await self._load(chat_id, owner, before, limit, lambda row: (row.message_id, row.body.encode()))
 
-        return await self._database.read(load)
+    async def _load(
+        self, chat_id: str, owner: str, before: str | None, limit: int | None, read: Callable[[_Row], _T]
+    ) -> list[_T]:
+        # Rows are read in the thread of the database.
+        return await self._database.read(
+            lambda connection: [read(row) for row in _Stored(connection, chat_id, owner).rows(before, limit)]
+        )
 
     async def chats(self, owner: str, *, after: str | None = None, limit: int = 50) -> list[ChatEntry]:
         updated, number = (_LATEST, _ALL) if after is None else read_place(after)
@@ -253,7 +207,7 @@ class History:
 
 
 class _Stored:
-    """The messages of a chat, as long as the transaction lasts."""
+    """The messages of a chat, for the time of a transaction."""
 
     def __init__(self, connection: Connection, chat_id: str, owner: str) -> None:
         self._connection = connection
@@ -282,7 +236,7 @@ class _Stored:
         bounds = {"number": self._number, "before": end, "limit": _ALL if limit is None else limit}
         return list(reversed(self._connection.execute(_BACKWARDS, bounds).all()))
 
-    def _at(self, query: Select[Any], position: int) -> Any:
+    def _at(self, query: sa.Select[Any], position: int) -> Any:
         value = self._connection.scalar(query, {"number": self._number, "at": position})
         if value is None:
             raise missing(self._chat_id, position)
@@ -309,8 +263,8 @@ def _open(connection: Connection, chat_id: str, owner: str) -> tuple[int, Tail] 
 
 
 def _lock(connection: Connection, chat_id: str) -> None:
-    # A transaction of SQLite that writes is alone. In PostgreSQL a statement sees what was there when it began, so that
-    # the one that waits for the lock must not be the one that reads what the lock is for.
+    # In SQLite only one transaction writes at a time. In PostgreSQL a statement sees the rows as they were when it
+    # began, so the statement that waits for the lock must not be the one that reads.
     if connection.dialect.name == "postgresql":
         connection.execute(_LOCK, {"chat_id": chat_id})
 
@@ -318,7 +272,7 @@ def _lock(connection: Connection, chat_id: str) -> None:
 def _lock_or_create(connection: Connection, chat_id: str, owner: str) -> tuple[int, Tail]:
     _lock(connection, chat_id)
     while (chat := _open(connection, chat_id, owner)) is None:
-        insert_new = insert_into(_CHATS, connection.dialect.name).on_conflict_do_nothing().returning(_CHATS.c.number)
+        insert_new = insert_into(_CHATS, connection.dialect.name).on_conflict_do_nothing().returning(_chats.number)
         number = connection.execute(insert_new, {"chat_id": chat_id, "owner": owner}).scalar()
         if number is not None:
             return number, Tail(0)
@@ -333,7 +287,7 @@ def _end(connection: Connection, chat_id: str, turn: _Values, answer: _Values) -
         return False
     here = {"number": mine.number, "at": mine.position}
     if not answer:
-        # An earlier worker of the turn may still come with an answer.
+        # An earlier worker of the turn may still bring an answer, which the higher epoch refuses.
         if mine.epoch < turn["epoch"]:
             connection.execute(_CHANGE, {**here, "epoch": turn["epoch"]})
         return False
@@ -349,7 +303,7 @@ def _end(connection: Connection, chat_id: str, turn: _Values, answer: _Values) -
 
 
 def _make_room(connection: Connection, number: int, position: int) -> None:
-    # By way of negative positions, because a position must not be taken twice even in the middle of a statement.
-    rows = update(_MESSAGES).where(_MESSAGES.c.chat == number)
-    connection.execute(rows.where(_MESSAGES.c.position > position).values(position=-_MESSAGES.c.position - 1))
-    connection.execute(rows.where(_MESSAGES.c.position < 0).values(position=-_MESSAGES.c.position))
+    # By way of negative positions, because no two rows may share a position even in the middle of a statement.
+    rows = sa.update(_MESSAGES).where(_messages.chat == number)
+    connection.execute(rows.where(_messages.position > position).values(position=-_messages.position - 1))
+    connection.execute(rows.where(_messages.position < 0).values(position=-_messages.position))

@@ -1,21 +1,48 @@
-"""What a history is: nine calls, and the view of a chat that one of them gives."""
+"""What a history is: its calls, the view of a chat that one of them gives, and the rules that all histories share."""
 
+import re
+import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
+import msgspec
 from msgspec import Struct
 
-from usechat.protocol.messages import Role, UIMessage
+from usechat.errors import RequestError
+from usechat.protocol.messages import Role, UIMessage, read_message
 
-__all__ = ["ChatEntry", "HistoryStore", "StoredMessages", "Tail"]
+__all__ = [
+    "IDS_REPEAT",
+    "SOMEBODY_ELSES",
+    "ChatEntry",
+    "HistoryStore",
+    "StoredMessages",
+    "Tail",
+    "check_answer",
+    "check_begin",
+    "decode",
+    "decode_checked",
+    "missing",
+    "place_of",
+    "read_place",
+    "title_of",
+]
 
 _T = TypeVar("_T")
 
+SOMEBODY_ELSES: Final = "The chat belongs to somebody else."
+IDS_REPEAT: Final = "Each message of a chat must have an id of its own."
+
+_TITLE: Final = 80
+_PLACE: Final = re.compile(r"([0-9]{1,12}\.[0-9]{1,20})-([0-9]{1,18})")
+
+_decode = msgspec.json.Decoder(UIMessage).decode
+
 
 class Tail(Struct, frozen=True):
-    """The end of a chat as somebody saw it: `begin` refuses to write after another one.
+    """The end of a chat as its reader saw it; `begin` refuses to write after another one.
 
-    `length` is how many messages there are, at the positions from 0; `turn` is the last turn that wrote the last
+    `length` is the number of messages, which stand at the positions from 0. `turn` is the last turn that wrote the last
     message or began with it, and `written` is when, in seconds since 1970.
     """
 
@@ -25,9 +52,9 @@ class Tail(Struct, frozen=True):
 
 
 class ChatEntry(Struct, frozen=True):
-    """A chat in a list: its first words, and when it was begun and last written to by its user, in seconds since 1970.
+    """A chat in a list: its first words, and when its user began it and last wrote to it, in seconds since 1970.
 
-    `place` is where it stands in the list, for whoever wants those after it.
+    `place` is where it stands in the list; `HistoryStore.chats` gives the chats after a place.
     """
 
     id: str
@@ -38,7 +65,7 @@ class ChatEntry(Struct, frozen=True):
 
 
 class StoredMessages(Protocol):
-    """The messages of one chat, read as far as they are looked at."""
+    """The messages of one chat; each is read when it is asked for."""
 
     @property
     def tail(self) -> Tail: ...
@@ -56,7 +83,7 @@ class StoredMessages(Protocol):
         ...
 
     def message(self, position: int) -> UIMessage:
-        """Decode the message at a position, and check it as a request's messages are.
+        """Decode the message at a position, and check it like a message of a request.
 
         Raises:
             ValueError: There is none, or it is broken.
@@ -76,14 +103,14 @@ class StoredMessages(Protocol):
 class HistoryStore(Protocol):
     """The chats of a server. Each call happens as a whole or not at all, whatever crashes.
 
-    Which turn runs is not kept here, so that no crash leaves a chat that seems to run.
+    A history does not know which turn runs, so that no crash leaves a chat that seems to run.
     """
 
     async def ping(self, within: float) -> None:
-        """Find out whether chats can be kept now.
+        """Find out whether chats can be stored now.
 
         Raises:
-            DatabaseBusyError: There was no answer in so many seconds.
+            DatabaseBusyError: The database did not respond within this many seconds.
         """
         ...
 
@@ -96,48 +123,40 @@ class HistoryStore(Protocol):
         ...
 
     async def begin(
-        self,
-        chat_id: str,
-        owner: str,
-        turn_id: str,
-        *,
-        after: Tail,
-        keep: int,
-        new: Sequence[UIMessage],
-        epoch: int,
+        self, chat_id: str, owner: str, turn_id: str, *, after: Tail, keep: int, new: Sequence[UIMessage], epoch: int
     ) -> None:
         """Keep the first `keep` messages of the chat, append the new ones, and make the last one the turn's question.
 
-        A chat that is new is created.
+        A chat that does not exist is created.
 
         Raises:
             PermissionError: The chat is somebody else's.
             TailChangedError: The chat does not end with `after` any more.
-            ValueError: No message is left, more are to be kept than there are, or not each has an id of its own.
+            ValueError: No message would be left, `keep` is more than there are, or two messages share an id.
         """
         ...
 
     async def end(self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None) -> bool:
-        """Store the turn's answer, if it has any part, and tell whether it was stored.
+        """Store the turn's answer, if it has any part, and return whether it is stored.
 
-        It takes the place of the turn's question if it has its id (a continuation), else the place after it, also when
-        a newer turn has added messages there. It is not stored if a newer turn has replaced the question, answers it
-        again or brought this answer along itself, nor after an end with a higher epoch. The first answer of a turn is
-        the one that stays: to end it again is True and changes nothing.
+        It replaces the turn's question if it has the same id (a continuation). Otherwise it stands after the question,
+        also when a newer turn has added messages there. It is not stored if a newer turn has replaced the question,
+        answers it again or brought this answer along itself, nor after an end with a higher epoch. The first answer of
+        a turn stays: another end returns True and changes nothing.
 
         Raises:
-            ValueError: The message has no id, or is one that a request could not bring.
+            ValueError: The message has no id, or is one that no request could bring.
         """
         ...
 
     async def has_ended(self, chat_id: str, turn_id: str) -> bool:
-        """Whether the answer of the turn is stored, or nothing of the turn is there any more."""
+        """Whether the answer of the turn is stored, or the chat has nothing of the turn any more."""
         ...
 
     async def load(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
     ) -> list[UIMessage]:
-        """Give the last `limit` messages that stand before the one with the id `before`; none if that is not there.
+        """Load the last `limit` messages before the one with the id `before`; none if the chat lacks that message.
 
         Raises:
             PermissionError: The chat is somebody else's.
@@ -148,7 +167,7 @@ class HistoryStore(Protocol):
     async def load_json(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
     ) -> list[tuple[str, bytes]]:
-        """Give the same messages as their ids and their JSON, which nobody looked into.
+        """Load the same messages as their ids and their JSON, unchecked.
 
         Raises:
             PermissionError: The chat is somebody else's.
@@ -156,19 +175,114 @@ class HistoryStore(Protocol):
         ...
 
     async def chats(self, owner: str, *, after: str | None = None, limit: int = 50) -> list[ChatEntry]:
-        """Give the owner's chats after this place of the list, in which the one that was written to last is first.
+        """List the owner's chats after this place, the one that its user wrote to last first.
 
         Raises:
-            ValueError: It is not a place of a list.
+            ValueError: `after` is not a place.
         """
         ...
 
     async def delete(self, chat_id: str, owner: str) -> None:
-        """Delete the chat with all its messages; one that does not exist is deleted already.
-
-        An answer that ends later is not stored.
+        """Delete the chat with all its messages, if it exists; an answer that ends later is not stored.
 
         Raises:
             PermissionError: The chat is somebody else's.
         """
         ...
+
+
+def check_begin(after: Tail, keep: int, new: Sequence[UIMessage]) -> None:
+    """Refuse what no turn can begin with.
+
+    Raises:
+        ValueError: No message would be left, `keep` is more than there are, or new messages lack an id or share one.
+    """
+    if keep + len(new) == 0:
+        raise ValueError("A turn must begin with a message.")
+    if not 0 <= keep <= after.length:
+        raise ValueError(f"A chat of {after.length} messages cannot keep {keep}.")
+    if len({message.id for message in new if message.id}) < len(new):
+        raise ValueError(IDS_REPEAT)
+
+
+def check_answer(message: UIMessage) -> None:
+    """Refuse an answer that could not be read again: unlike a request, what an agent wrote was never checked.
+
+    Raises:
+        ValueError: The message has no id, or is broken.
+    """
+    if not message.id:
+        raise ValueError("The answer of a turn must have an id.")
+    try:
+        _read(msgspec.structs.asdict(message))
+    except RequestError as error:
+        raise ValueError(f"The answer of a turn is broken: {error}") from error
+
+
+def decode(chat_id: str, position: int, body: str | bytes) -> UIMessage:
+    """Decode a message that was checked when it was stored, in a sixth of the time of `decode_checked`.
+
+    Raises:
+        ValueError: It is broken so that its text could not be read.
+    """
+    try:
+        message = _decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return decode_checked(chat_id, position, body)
+    if all(_has_text(part) for part in message.parts):
+        return message
+    return decode_checked(chat_id, position, body)
+
+
+def _has_text(part: dict[str, Any]) -> bool:
+    kind = part.get("type")
+    return isinstance(part.get("text"), str) if kind == "text" else isinstance(kind, str)
+
+
+def decode_checked(chat_id: str, position: int, body: str | bytes) -> UIMessage:
+    """Decode a message and check it like a message of a request.
+
+    Raises:
+        ValueError: It is broken.
+    """
+    try:
+        return _read(msgspec.json.decode(body))
+    except (RequestError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        where = f"The stored message at position {position} of chat {chat_id!a}"
+        raise ValueError(f"{where} is broken: {error}") from error
+
+
+def _read(message: Any) -> UIMessage:
+    return read_message(message, "message", max_parts=sys.maxsize)
+
+
+def missing(chat_id: str, position: int) -> ValueError:
+    return ValueError(f"There is no stored message at position {position} of chat {chat_id!a}.")
+
+
+def title_of(messages: Sequence[UIMessage]) -> str:
+    """The first words of the first message, in one line."""
+    texts = (part["text"] for part in messages[0].parts if part["type"] == "text") if messages else iter(())
+    # More than is shown, since blanks go.
+    words = " ".join(next(texts, "")[: 4 * _TITLE].split())
+    # A zero-width joiner is not printable, and holds the parts of an emoji together.
+    if not words.isprintable():
+        words = "".join(char for char in words if char.isprintable() or char == "\u200d")
+    return words[:_TITLE].rstrip()
+
+
+def place_of(updated: float, number: int) -> str:
+    """Where a chat stands in a list: after all chats that were updated later."""
+    return f"{updated!r}-{number}"
+
+
+def read_place(place: str) -> tuple[float, int]:
+    """The arguments of `place_of`.
+
+    Raises:
+        ValueError: It is not a place.
+    """
+    match = _PLACE.fullmatch(place)
+    if match is None:
+        raise ValueError("This is not a place in a list of chats.")
+    return float(match[1]), int(match[2])

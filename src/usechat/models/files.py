@@ -45,7 +45,7 @@ class File(Struct):
 
     @property
     def words(self) -> str:
-        """What a model is told of a file that it cannot be shown."""
+        """What a model reads in the place of a file that it cannot be shown."""
         name = f' "{self.name}"' if self.name else ""
         place = f" at {self.url}" if self.url else ""
         return f"[The file{name} ({self.media_type or 'of unknown type'}){place} cannot be shown here.]"

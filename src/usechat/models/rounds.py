@@ -56,10 +56,8 @@ def rounds(messages: Iterable[ModelMessage]) -> list[Round]:
     reader = _Reader()
     for message in messages:
         match message["role"]:
-            case "system":
-                reader.rounds.append(Round("system", _parts(message["content"])))
-            case "user":
-                reader.rounds.append(Round("user", _parts(message["content"])))
+            case "system" | "user" as role:
+                reader.rounds.append(Round(role, _parts(message["content"])))
             case "assistant":
                 reader.read_answer(_parts(message["content"]))
             case _:

@@ -3,11 +3,11 @@
 What can be said        chunks, with any value made plain by values
 When it may be said     tables, rules, state
 Who understands it      clients
-Writing a message       writer, with lanes, steps and wire_ids; closing ends any stream
-Reading a message       reader, with open_parts, partial and metadata; verdict judges a recording
-Telling it again        replay, with part_chunks
+Writing a message       writer; closing ends any stream
+Reading a message       reader, with partial; verdict judges a recording, with recorded
+Resuming a stream       replay
 Bytes out and in        codec, frames, sse, websocket
-What a client sends     requests, with messages, json_scan and canonical
+What a client sends     requests, with messages; model_messages is what a model gets of it
 """
 
 from usechat.protocol.chunks import Chunk

@@ -17,6 +17,7 @@ __all__ = [
     "Custom",
     "Data",
     "DocumentSource",
+    "End",
     "Error",
     "File",
     "Finish",
@@ -36,15 +37,18 @@ __all__ = [
     "SteeringFile",
     "SteeringMessage",
     "SteeringText",
+    "TextChunk",
     "TextDelta",
     "TextEnd",
     "TextStart",
     "ToolApprovalRequest",
     "ToolApprovalResponse",
+    "ToolInput",
     "ToolInputAvailable",
     "ToolInputDelta",
     "ToolInputError",
     "ToolInputStart",
+    "ToolOutput",
     "ToolOutputAvailable",
     "ToolOutputDenied",
     "ToolOutputError",
@@ -220,7 +224,7 @@ class Data(_Chunk, frozen=True, tag=False, tag_field=None):
     transient: _Bool = UNSET
 
     def __post_init__(self) -> None:
-        # A constructor checks no types: whoever writes the chunk does.
+        # A constructor checks no types; the writer and the encoder do.
         if type(self.type) is str and not self.type.startswith("data-"):
             force_setattr(self, "type", f"data-{self.type}")
 
@@ -337,6 +341,11 @@ Chunk: TypeAlias = (
     | ToolApprovalRequest
     | ToolApprovalResponse
 )
+
+End: TypeAlias = Finish | Abort | Error
+TextChunk: TypeAlias = TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
+ToolInput: TypeAlias = ToolInputStart | ToolInputAvailable | ToolInputError
+ToolOutput: TypeAlias = ToolOutputAvailable | ToolOutputError
 
 CHUNK_TYPES: Final[dict[str, type[Chunk]]] = {
     str(kind.__struct_config__.tag or "data-*"): kind for kind in cast("tuple[type[Chunk], ...]", get_args(Chunk))

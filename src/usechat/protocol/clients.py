@@ -10,23 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from usechat.protocol.chunks import (
-    CHUNK_TYPES,
-    Chunk,
-    Custom,
-    Data,
-    File,
-    Finish,
-    ReasoningFile,
-    SteeringMessage,
-    ToolApprovalRequest,
-    ToolInputDelta,
-    ToolInputError,
-    ToolInputStart,
-    ToolOutputDenied,
-    ToolOutputError,
-    chunk_type,
-)
+from usechat.protocol import chunks as c
 from usechat.protocol.rules import local_error
 from usechat.protocol.state import StreamState
 
@@ -79,7 +63,7 @@ _ALWAYS: Final = Since(0, 0, 0)
 _V6: Final = Since(None, 0, 0)
 _V7: Final = Since(None, None, 0)
 
-TYPES: Final[dict[str, Since]] = dict.fromkeys(CHUNK_TYPES, _ALWAYS) | {
+TYPES: Final[dict[str, Since]] = dict.fromkeys(c.CHUNK_TYPES, _ALWAYS) | {
     "tool-input-error": Since(7, 0, 0),
     "tool-approval-request": _V6,
     "tool-output-denied": _V6,
@@ -155,12 +139,12 @@ VALUES: Final[dict[tuple[str, str, str], Since]] = {
     ("finish", "finishReason", "interrupted"): Since(None, None, 149),
 }
 
-_Older: TypeAlias = Callable[[Any, StreamState], tuple[Chunk, ...]]
+_Older: TypeAlias = Callable[[Any, StreamState], tuple[c.Chunk, ...]]
 
 
-def needs(chunk: Chunk, unknown: Iterable[str] = ()) -> Iterator[tuple[str, Since]]:
+def needs(chunk: c.Chunk, unknown: Iterable[str] = ()) -> Iterator[tuple[str, Since]]:
     """What the chunk asks of a client, in words, and the releases that take it; `unknown` are fields beside its own."""
-    name, wire_name = _NAMES[type(chunk)], chunk_type(chunk)
+    name, wire_name = _NAMES[type(chunk)], c.chunk_type(chunk)
     yield f"the chunk `{wire_name}`", TYPES[name]
     for wire, attribute in _fields(type(chunk)):
         value = getattr(chunk, attribute)
@@ -172,7 +156,7 @@ def needs(chunk: Chunk, unknown: Iterable[str] = ()) -> Iterator[tuple[str, Sinc
         yield f"the field `{wire}` of `{wire_name}`", LOOSE
 
 
-def newer_than(chunk: Chunk, release: Release) -> list[str]:
+def newer_than(chunk: c.Chunk, release: Release) -> list[str]:
     """What of the chunk the release refuses, in words; nothing if it takes the chunk."""
     return [what for what, since in needs(chunk) if not since.includes(release)]
 
@@ -184,13 +168,13 @@ class Client:
         self.name: ClientName = name
         self.oldest = oldest
         self.passes = passes
-        self._changes = {kind: change for kind in CHUNK_TYPES.values() if (change := self._change(kind))}
+        self._changes = {kind: change for kind in c.CHUNK_TYPES.values() if (change := self._change(kind))}
 
     def takes(self, since: Since) -> bool:
         """Whether all releases take what has been there since then."""
         return all(since.includes(release) for release in self.oldest)
 
-    def fit(self, chunk: Chunk, state: StreamState) -> tuple[Chunk, ...]:
+    def fit(self, chunk: c.Chunk, state: StreamState) -> tuple[c.Chunk, ...]:
         """The chunk in a form that all releases take; `state` is the stream's before the chunk.
 
         Raises:
@@ -199,76 +183,76 @@ class Client:
         change = self._changes.get(type(chunk))
         return (chunk,) if change is None else change(chunk, state)
 
-    def _change(self, kind: type[Chunk]) -> _Older | None:
+    def _change(self, kind: type[c.Chunk]) -> _Older | None:
         name = _NAMES[kind]
         if name not in self.passes and not self.takes(TYPES[name]):
             return _OLDER.get(kind, self._none)
         fields = FIELDS.get(name, {})
         lacking = [attribute for wire, attribute in _fields(kind) if wire in fields and not self.takes(fields[wire])]
-        if kind is Finish and "finish_reason" not in lacking and not self.takes(_INTERRUPTED):
+        if kind is c.Finish and "finish_reason" not in lacking and not self.takes(_INTERRUPTED):
             return _finish
         return _without(lacking) if lacking else None
 
-    def _none(self, chunk: Chunk, state: StreamState) -> tuple[Chunk, ...]:
-        name = chunk_type(chunk)
+    def _none(self, chunk: c.Chunk, state: StreamState) -> tuple[c.Chunk, ...]:
+        name = c.chunk_type(chunk)
         raise local_error("too-new", name, f"`{name}` has no form that the client `{self.name}` takes.")
 
 
-_NAMES: Final = {kind: name for name, kind in CHUNK_TYPES.items()}
+_NAMES: Final = {kind: name for name, kind in c.CHUNK_TYPES.items()}
 _INTERRUPTED: Final = VALUES["finish", "finishReason", "interrupted"]
 
 
-def _fields(kind: type[Chunk]) -> Iterator[tuple[str, str]]:
+def _fields(kind: type[c.Chunk]) -> Iterator[tuple[str, str]]:
     return zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
 
 
 def _without(attributes: list[str]) -> _Older:
     absent = dict.fromkeys(attributes, UNSET)
 
-    def older(chunk: Chunk, state: StreamState) -> tuple[Chunk, ...]:
+    def older(chunk: c.Chunk, state: StreamState) -> tuple[c.Chunk, ...]:
         return (msgspec.structs.replace(chunk, **absent),)
 
     return older
 
 
-def _finish(chunk: Finish, state: StreamState) -> tuple[Chunk, ...]:
+def _finish(chunk: c.Finish, state: StreamState) -> tuple[c.Chunk, ...]:
     if chunk.finish_reason != "interrupted":
         return (chunk,)
     return (msgspec.structs.replace(chunk, finish_reason="other"),)
 
 
-def _as_data(name: str, chunk: Chunk, id_: str | UnsetType = UNSET) -> tuple[Chunk, ...]:
+def _as_data(name: str, chunk: c.Chunk, id_: str | UnsetType = UNSET) -> tuple[c.Chunk, ...]:
     body = msgspec.to_builtins(chunk)
     del body["type"]
-    return (Data(f"data-{name}", body, id_),)
+    return (c.Data(f"data-{name}", body, id_),)
 
 
-def _input_error(chunk: ToolInputError, state: StreamState) -> tuple[Chunk, ...]:
+def _input_error(chunk: c.ToolInputError, state: StreamState) -> tuple[c.Chunk, ...]:
     # `tool-input-available` would make the page run the tool with the wrong input.
     call = state.calls.get(chunk.tool_call_id)
-    failed = ToolOutputError(chunk.tool_call_id, chunk.error_text, chunk.provider_executed, chunk.dynamic)
+    failed = c.ToolOutputError(chunk.tool_call_id, chunk.error_text, chunk.provider_executed, chunk.dynamic)
     if call is not None and call.state == "streaming":
         return (failed,)
-    shown = ToolInputDelta(chunk.tool_call_id, msgspec.json.encode(chunk.input).decode())
+    shown = c.ToolInputDelta(chunk.tool_call_id, msgspec.json.encode(chunk.input).decode())
     if call is not None:
         return (shown, failed)
-    begun = ToolInputStart(chunk.tool_call_id, chunk.tool_name, chunk.provider_executed, chunk.dynamic)
+    begun = c.ToolInputStart(chunk.tool_call_id, chunk.tool_name, chunk.provider_executed, chunk.dynamic)
     return (begun, shown, failed)
 
 
-def _denied(chunk: ToolOutputDenied, state: StreamState) -> tuple[Chunk, ...]:
+def _denied(chunk: c.ToolOutputDenied, state: StreamState) -> tuple[c.Chunk, ...]:
     call = state.calls.get(chunk.tool_call_id)
     dynamic = UNSET if call is None or not call.dynamic else True
-    return (ToolOutputError(chunk.tool_call_id, "The call was denied.", dynamic=dynamic),)
+    return (c.ToolOutputError(chunk.tool_call_id, "The call was denied.", dynamic=dynamic),)
 
 
-_OLDER: Final[dict[type[Chunk], _Older]] = {
-    ToolInputError: _input_error,
-    ToolOutputDenied: _denied,
-    ToolApprovalRequest: lambda chunk, _: _as_data("approval-request", chunk, chunk.approval_id),
-    ReasoningFile: lambda chunk, _: (File(chunk.url, chunk.media_type, chunk.provider_metadata),),
-    Custom: lambda chunk, _: _as_data("custom", chunk),
-    SteeringMessage: lambda chunk, _: _as_data("steering-message", chunk, chunk.id),
+_OLDER: Final[dict[type[c.Chunk], _Older]] = {
+    c.ToolInputError: _input_error,
+    c.ToolOutputDenied: _denied,
+    c.ToolApprovalRequest: lambda chunk, _: _as_data("approval-request", chunk, chunk.approval_id),
+    c.ReasoningFile: lambda chunk, _: (c.File(chunk.url, chunk.media_type, chunk.provider_metadata),),
+    c.Custom: lambda chunk, _: _as_data("custom", chunk),
+    c.SteeringMessage: lambda chunk, _: _as_data("steering-message", chunk, chunk.id),
 }
 """The nearest older form of each newer chunk. `reset-step` and `tool-approval-response` have none: what they undo or
 answer stands in the client's message already."""

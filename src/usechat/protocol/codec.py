@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from usechat.protocol.chunks import CHUNK_TYPES, Chunk, Data, TextDelta, TextEnd, chunk_type
 from usechat.protocol.rules import local_error, remote_error
-from usechat.protocol.values import VALUE_LIMIT, has_forbidden_key, may_hold_forbidden_key, plain
+from usechat.protocol.values import UNLIMITED, VALUE_LIMIT, has_forbidden_key, may_hold_forbidden_key, plain
 
 __all__ = ["Decoded", "clean_chunk", "decode_chunk", "encode_chunk", "parse_json", "parse_wire", "read_chunk"]
 
@@ -16,7 +16,6 @@ _LIMITED: Final = frozenset(
     ("input", "output", "data", "messageMetadata", "toolMetadata", "approvalDescriptor", "inputSchemaInput")
 )
 _CLASSES: Final = frozenset(CHUNK_TYPES.values())
-_UNLIMITED: Final = 1 << 62
 _encode = msgspec.json.Encoder().encode
 
 
@@ -57,7 +56,7 @@ def clean_chunk(chunk: Chunk, limit: int = VALUE_LIMIT) -> Chunk:
     for name, attribute in zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True):
         value = getattr(chunk, attribute)
         if value is not UNSET:
-            wire[name] = plain(value, limit if name in _LIMITED else _UNLIMITED)
+            wire[name] = plain(value, limit if name in _LIMITED else UNLIMITED)
     try:
         return msgspec.convert(wire, kind)
     except msgspec.ValidationError as error:

@@ -1,57 +1,65 @@
 """Chunks to the very message that the client builds of them, as `ai` 7.0.170 does it, or the newest of 5 or 6."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
-from usechat.protocol.chunks import (
-    Abort,
-    Chunk,
-    Custom,
-    Data,
-    Error,
-    File,
-    Finish,
-    FinishStep,
-    MessageMetadata,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningFile,
-    ReasoningStart,
-    ResetStep,
-    SourceDocument,
-    SourceUrl,
-    Start,
-    StartStep,
-    SteeringMessage,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolApprovalRequest,
-    ToolApprovalResponse,
-    ToolInputAvailable,
-    ToolInputDelta,
-    ToolInputError,
-    ToolInputStart,
-    ToolOutputAvailable,
-    ToolOutputDenied,
-    ToolOutputError,
-    chunk_type,
-)
-from usechat.protocol.messages import UIMessage, is_tool_call
-from usechat.protocol.metadata import merged
-from usechat.protocol.open_parts import OpenInput, OpenText, Part, continued_input, settle_input, settle_text
+from usechat.protocol import chunks as c
+from usechat.protocol.messages import UIMessage, is_tool_call, tool_name
+from usechat.protocol.partial import parse_partial
 from usechat.protocol.rules import remote_error
-from usechat.protocol.tool_parts import ToolOutput, put_call, set_field, update_call
 
 __all__ = ["MessageReader"]
 
-_TextStart: TypeAlias = TextStart | ReasoningStart
-_TextDelta: TypeAlias = TextDelta | ReasoningDelta
-_TextEnd: TypeAlias = TextEnd | ReasoningEnd
-_Whole: TypeAlias = SourceUrl | SourceDocument | File | ReasoningFile | Custom | SteeringMessage
+_Part: TypeAlias = dict[str, Any]
+_TextStart: TypeAlias = c.TextStart | c.ReasoningStart
+_TextDelta: TypeAlias = c.TextDelta | c.ReasoningDelta
+_TextEnd: TypeAlias = c.TextEnd | c.ReasoningEnd
+_Whole: TypeAlias = c.SourceUrl | c.SourceDocument | c.File | c.ReasoningFile | c.Custom | c.SteeringMessage
+
+# The client sets these anew with every chunk of a call, so one that the chunk does not carry is gone.
+_PER_CHUNK: Final = ("input", "output", "errorText", "rawInput", "inputEncoding", "preliminary")
+
+
+class _OpenText(Struct):
+    """A text or reasoning part that streams; its deltas are joined when somebody looks at the message."""
+
+    part: _Part
+    pending: list[str]
+
+    def settle(self) -> None:
+        if self.pending:
+            self.part["text"] += "".join(self.pending)
+            self.pending.clear()
+
+
+class _OpenInput(Struct):
+    """A tool input that streams, or did: a client takes more of it at any time. `begun` is how the call began.
+
+    The deltas go to `part`, which was found in the step with this number; None once another chunk has changed it.
+    """
+
+    begun: c.ToolInputStart
+    part: _Part | None
+    step: int
+    text: str
+    pending: list[str]
+
+    def join(self) -> str:
+        """The text so far, with its last deltas."""
+        if self.pending:
+            self.text += "".join(self.pending)
+            self.pending.clear()
+        return self.text
+
+    def settle(self) -> None:
+        if self.part is None or not self.pending:
+            return
+        text = self.part["rawInput"] = self.join()
+        self.part.pop("input", None)
+        _set_field(self.part, "input", text if self.begun.input_encoding == "text" else parse_partial(text))
 
 
 class MessageReader:
@@ -64,14 +72,18 @@ class MessageReader:
         self._major = major
         self._step = 0
         self._message = UIMessage(id="", role="assistant", parts=[])
-        self._parts: dict[str, dict[str, OpenText]] = {"text": {}, "reasoning": {}}
-        self._inputs: dict[str, OpenInput] = {}
+        self._parts: dict[str, dict[str, _OpenText]] = {"text": {}, "reasoning": {}}
+        self._inputs: dict[str, _OpenInput] = {}
+        # One string for all data parts of a type, since there may be many of them; and the part of each type and id.
+        self._data_types: dict[str, str] = {}
+        self._data_parts: dict[tuple[str, str], _Part] = {}
         self._failed = False
         if message is not None:
             self._message = msgspec.convert(msgspec.to_builtins(message), UIMessage)
             self._continue_inputs()
+            self._find_data()
 
-    def feed(self, chunk: Chunk) -> UIMessage:
+    def feed(self, chunk: c.Chunk) -> UIMessage:
         """Take the chunk in and give the message as it is then.
 
         Raises:
@@ -80,7 +92,7 @@ class MessageReader:
         self.apply(chunk)
         return self.message
 
-    def apply(self, chunk: Chunk) -> None:
+    def apply(self, chunk: c.Chunk) -> None:
         """Take the chunk in; cheaper than `feed` where nobody looks at the message in between.
 
         Raises:
@@ -89,7 +101,7 @@ class MessageReader:
         if not self._failed:
             self.READS[type(chunk)](self, chunk)
 
-    def apply_wire(self, chunk: Chunk, wire: Mapping[str, Any]) -> None:
+    def apply_wire(self, chunk: c.Chunk, wire: Mapping[str, Any]) -> None:
         """Take in a chunk as it stands on the wire: the part of a data or steering chunk keeps unknown fields.
 
         Raises:
@@ -97,9 +109,9 @@ class MessageReader:
         """
         parts, before = self._message.parts, len(self._message.parts)
         self.apply(chunk)
-        if isinstance(chunk, Data) and len(parts) > before:
-            parts[-1] = dict(wire)
-        elif isinstance(chunk, SteeringMessage) and len(parts) > before:
+        if isinstance(chunk, c.Data) and len(parts) > before:
+            parts[-1].update(wire)
+        elif isinstance(chunk, c.SteeringMessage) and len(parts) > before:
             parts[-1]["parts"] = wire["parts"]
 
     def deltas_of(self, text_id: str) -> list[str]:
@@ -111,27 +123,41 @@ class MessageReader:
         """The message so far: one object, which later chunks change."""
         for parts in self._parts.values():
             for open_text in parts.values():
-                settle_text(open_text)
+                open_text.settle()
         for open_input in self._inputs.values():
-            settle_input(open_input)
+            open_input.settle()
         return self._message
 
     def _continue_inputs(self) -> None:
+        """Take up the inputs of the continued message that an earlier stream began."""
         for part in self._step_parts():
             if is_tool_call(part) and part["state"] == "input-streaming":
-                self._inputs[part["toolCallId"]] = continued_input(part)
+                begun = c.ToolInputStart(
+                    part["toolCallId"],
+                    tool_name(part),
+                    dynamic=part["type"] == "dynamic-tool",
+                    title=part.get("title", UNSET),
+                    tool_metadata=part.get("toolMetadata", UNSET),
+                    input_encoding=part.get("inputEncoding", UNSET),
+                )
+                self._inputs[begun.tool_call_id] = _OpenInput(begun, part, 0, part.get("rawInput", ""), [])
 
-    def _step_parts(self) -> list[Part]:
+    def _find_data(self) -> None:
+        """Know the data parts by their ids; of two with the same one the client takes the first."""
+        found = [part for part in self._message.parts if part["type"].startswith("data-") and "id" in part]
+        self._data_parts = {(part["type"], part["id"]): part for part in reversed(found)}
+
+    def _step_parts(self) -> list[_Part]:
         parts = self._message.parts
         begin = next((index for index in range(len(parts), 0, -1) if parts[index - 1]["type"] == "step-start"), 0)
         return parts[begin:]
 
-    def _start(self, chunk: Start) -> None:
+    def _start(self, chunk: c.Start) -> None:
         if chunk.message_id is not UNSET:
             self._message.id = chunk.message_id
         self._merge(chunk.message_metadata)
 
-    def _metadata(self, chunk: Finish | MessageMetadata) -> None:
+    def _metadata(self, chunk: c.Finish | c.MessageMetadata) -> None:
         self._merge(chunk.message_metadata)
 
     def _merge(self, metadata: Any) -> None:
@@ -140,36 +166,37 @@ class MessageReader:
         if self._message.metadata is UNSET or self._message.metadata is None:
             self._message.metadata = metadata
         else:
-            self._message.metadata = merged(self._message.metadata, metadata)
+            self._message.metadata = _merged(self._message.metadata, metadata)
 
-    def _error(self, chunk: Error) -> None:
+    def _error(self, chunk: c.Error) -> None:
         # The client reads nothing after an error.
         self._failed = True
 
-    def _nothing(self, chunk: Abort | FinishStep) -> None:
+    def _nothing(self, chunk: c.Abort | c.FinishStep) -> None:
         pass
 
-    def _start_step(self, chunk: StartStep) -> None:
+    def _start_step(self, chunk: c.StartStep) -> None:
         self._step += 1
         self._message.parts.append({"type": "step-start"})
 
-    def _reset_step(self, chunk: ResetStep) -> None:
+    def _reset_step(self, chunk: c.ResetStep) -> None:
         # What began in an earlier step stays, with all that it got.
         parts = self.message.parts
         del parts[len(parts) - len(self._step_parts()) :]
         self._parts = {"text": {}, "reasoning": {}}
         self._inputs = {}
+        self._find_data()
 
     def _start_text(self, chunk: _TextStart) -> None:
-        part: Part = {"type": "text", "text": "", "state": "streaming"}
-        if isinstance(chunk, ReasoningStart):
+        part: _Part = {"type": "text", "text": "", "state": "streaming"}
+        if isinstance(chunk, c.ReasoningStart):
             part = {"type": "reasoning", "id": chunk.id, "text": "", "state": "streaming"}
-        set_field(part, "providerMetadata", chunk.provider_metadata)
+        _set_field(part, "providerMetadata", chunk.provider_metadata)
         self._message.parts.append(part)
         same = self._parts[part["type"]]
         if chunk.id in same:
-            settle_text(same[chunk.id])
-        same[chunk.id] = OpenText(part, [])
+            same[chunk.id].settle()
+        same[chunk.id] = _OpenText(part, [])
 
     def _delta_text(self, chunk: _TextDelta) -> None:
         open_text = self._open_text(chunk)
@@ -179,119 +206,135 @@ class MessageReader:
 
     def _end_text(self, chunk: _TextEnd) -> None:
         open_text = self._open_text(chunk)
-        settle_text(open_text)
+        open_text.settle()
         open_text.part["state"] = "done"
-        set_field(open_text.part, "providerMetadata", chunk.provider_metadata)
-        if isinstance(chunk, TextEnd) and chunk.citations is not UNSET:
+        _set_field(open_text.part, "providerMetadata", chunk.provider_metadata)
+        if isinstance(chunk, c.TextEnd) and chunk.citations is not UNSET:
             open_text.part["citations"] = msgspec.to_builtins(chunk.citations)
         del self._parts[open_text.part["type"]][chunk.id]
 
-    def _open_text(self, chunk: _TextDelta | _TextEnd) -> OpenText:
-        kind = "text" if isinstance(chunk, (TextDelta, TextEnd)) else "reasoning"
+    def _open_text(self, chunk: _TextDelta | _TextEnd) -> _OpenText:
+        kind = "text" if isinstance(chunk, (c.TextDelta, c.TextEnd)) else "reasoning"
         open_text = self._parts[kind].get(chunk.id)
         if open_text is None:
-            name = chunk_type(chunk)
+            name = c.chunk_type(chunk)
             raise remote_error("part-not-open", name, f"`{name}` for the id {chunk.id!r:.60}, which is not open.")
         return open_text
 
     def _whole(self, chunk: _Whole) -> None:
         part = msgspec.to_builtins(chunk)
-        if self._major == 5 and isinstance(chunk, File):
+        if self._major == 5 and isinstance(chunk, c.File):
             part.pop("providerMetadata", None)
         self._message.parts.append(part)
 
-    def _data(self, chunk: Data) -> None:
+    def _data(self, chunk: c.Data) -> None:
         if chunk.transient is True:
             return
+        part: _Part = {"type": self._data_types.setdefault(chunk.type, chunk.type), "data": chunk.data}
+        _set_field(part, "transient", chunk.transient)
         if chunk.id is not UNSET:
-            for part in self._message.parts:
-                if part["type"] == chunk.type and part.get("id") == chunk.id:
-                    part["data"] = chunk.data
-                    return
-        self._message.parts.append(msgspec.to_builtins(chunk))
+            known = self._data_parts.setdefault((chunk.type, chunk.id), part)
+            if known is not part:
+                known["data"] = chunk.data
+                return
+            part["id"] = chunk.id
+        self._message.parts.append(part)
 
-    def _start_input(self, chunk: ToolInputStart) -> None:
+    def _start_input(self, chunk: c.ToolInputStart) -> None:
         if chunk.tool_call_id in self._inputs:
-            settle_input(self._inputs[chunk.tool_call_id])
+            self._inputs[chunk.tool_call_id].settle()
         # A later delta says nothing of these two again.
         begun = msgspec.structs.replace(chunk, provider_executed=UNSET, provider_metadata=UNSET)
-        self._inputs[chunk.tool_call_id] = OpenInput(begun, self._stream_input(chunk), self._step, "", [])
+        self._inputs[chunk.tool_call_id] = _OpenInput(begun, self._stream_input(chunk), self._step, "", [])
 
-    def _stream_input(self, begun: ToolInputStart) -> Part:
-        part = put_call(self._message.parts, self._in_step(begun.tool_call_id, begun.dynamic), begun, "input-streaming")
-        set_field(part, "inputEncoding", begun.input_encoding)
+    def _stream_input(self, begun: c.ToolInputStart) -> _Part:
+        part = self._put_call(begun, "input-streaming")
+        _set_field(part, "inputEncoding", begun.input_encoding)
         return part
 
-    def _delta_input(self, chunk: ToolInputDelta) -> None:
+    def _delta_input(self, chunk: c.ToolInputDelta) -> None:
         open_input = self._inputs.get(chunk.tool_call_id)
         if open_input is None:
             problem = f"`tool-input-delta` for the call {chunk.tool_call_id!r:.60}, whose input is not streaming."
             raise remote_error("call-unknown", "tool-input-delta", problem)
         if open_input.part is None or open_input.step != self._step:
-            settle_input(open_input)
+            open_input.settle()
             open_input.part, open_input.step = self._stream_input(open_input.begun), self._step
         open_input.pending.append(chunk.input_text_delta)
 
-    def _end_input(self, chunk: ToolInputAvailable | ToolInputError) -> None:
+    def _end_input(self, chunk: c.ToolInputAvailable | c.ToolInputError) -> None:
         open_input = self._inputs.get(chunk.tool_call_id)
         if open_input is not None:
             if open_input.step != self._step:
-                settle_input(open_input)
+                open_input.settle()
             # The whole input takes the place of what was streamed, which costs too much to parse for nothing.
-            open_input.text += "".join(open_input.pending)
-            open_input.pending.clear()
+            open_input.join()
             open_input.part = None
-        if isinstance(chunk, ToolInputAvailable):
-            part = put_call(
-                self._message.parts, self._in_step(chunk.tool_call_id, chunk.dynamic), chunk, "input-available"
-            )
-        else:
-            part = put_call(self._message.parts, self._in_step(chunk.tool_call_id, None), chunk, "output-error")
+        wrong = isinstance(chunk, c.ToolInputError)
+        part = self._put_call(chunk, "output-error" if wrong else "input-available")
+        if wrong:
             part["errorText"] = chunk.error_text
-        wrong = isinstance(chunk, ToolInputError) and part["type"] != "dynamic-tool"
-        part["rawInput" if wrong and self._major < 7 else "input"] = chunk.input
+        is_raw = wrong and self._major < 7 and part["type"] != "dynamic-tool"
+        part["rawInput" if is_raw else "input"] = chunk.input
 
-    def _output(self, chunk: ToolOutput) -> None:
-        part = self._called(chunk.tool_call_id, chunk_type(chunk))
-        if self._major == 5 and isinstance(chunk, ToolOutputAvailable) and chunk.dynamic is True:
+    def _put_call(self, chunk: c.ToolInput, state: str) -> _Part:
+        """Set the part that the call has in the current step, or add one."""
+        wrong = isinstance(chunk, c.ToolInputError)
+        part = self._in_step(chunk.tool_call_id, None if wrong else chunk.dynamic)
+        if part is None:
+            kind = "dynamic-tool" if chunk.dynamic is True else "tool-"
+            part = {"type": kind, "toolCallId": chunk.tool_call_id}
+            self._message.parts.append(part)
+        if part["type"] == "dynamic-tool":
+            part["toolName"] = chunk.tool_name
+        else:
+            part["type"] = f"tool-{chunk.tool_name}"
+        if not wrong:
+            _set_field(part, "title", chunk.title)
+        _update_call(part, chunk, state, {})
+        return part
+
+    def _output(self, chunk: c.ToolOutput) -> None:
+        part = self._called(chunk.tool_call_id, c.chunk_type(chunk))
+        if self._major == 5 and isinstance(chunk, c.ToolOutputAvailable) and chunk.dynamic is True:
             chunk = msgspec.structs.replace(chunk, provider_executed=UNSET)
         kept = {"input": part.get("input", UNSET)}
-        if isinstance(chunk, ToolOutputAvailable):
+        if isinstance(chunk, c.ToolOutputAvailable):
             kept |= {"output": chunk.output, "preliminary": chunk.preliminary}
-            update_call(part, chunk, "output-available", kept)
+            _update_call(part, chunk, "output-available", kept)
         else:
             raw = UNSET if part["type"] == "dynamic-tool" else part.get("rawInput", UNSET)
-            update_call(part, chunk, "output-error", {**kept, "rawInput": raw, "errorText": chunk.error_text})
+            _update_call(part, chunk, "output-error", {**kept, "rawInput": raw, "errorText": chunk.error_text})
 
-    def _denied(self, chunk: ToolOutputDenied) -> None:
+    def _denied(self, chunk: c.ToolOutputDenied) -> None:
         self._called(chunk.tool_call_id, "tool-output-denied")["state"] = "output-denied"
 
-    def _request(self, chunk: ToolApprovalRequest) -> None:
+    def _request(self, chunk: c.ToolApprovalRequest) -> None:
         part = self._called(chunk.tool_call_id, "tool-approval-request")
         part["state"] = "approval-requested"
-        approval: Part = {"id": chunk.approval_id}
+        approval: _Part = {"id": chunk.approval_id}
         if chunk.approval_descriptor is not None:
-            set_field(approval, "descriptor", chunk.approval_descriptor)
-        set_field(approval, "inputSchemaInput", chunk.input_schema_input)
-        set_field(approval, "requestReason", chunk.reason)
-        set_field(approval, "isAutomatic", True if chunk.is_automatic is True else UNSET)
-        set_field(approval, "signature", chunk.signature)
+            _set_field(approval, "descriptor", chunk.approval_descriptor)
+        _set_field(approval, "inputSchemaInput", chunk.input_schema_input)
+        _set_field(approval, "requestReason", chunk.reason)
+        _set_field(approval, "isAutomatic", True if chunk.is_automatic is True else UNSET)
+        _set_field(approval, "signature", chunk.signature)
         part["approval"] = approval
 
-    def _response(self, chunk: ToolApprovalResponse) -> None:
+    def _response(self, chunk: c.ToolApprovalResponse) -> None:
         for part in self._message.parts:
             if is_tool_call(part) and part.get("approval", {}).get("id") == chunk.approval_id:
                 self._called(part["toolCallId"], "tool-approval-response")
                 part["state"] = "approval-responded"
                 part["approval"] = {**part["approval"], "approved": chunk.approved}
-                set_field(part["approval"], "reason", chunk.reason)
-                set_field(part, "providerExecuted", chunk.provider_executed)
-                set_field(part, "callProviderMetadata", chunk.provider_metadata)
+                _set_field(part["approval"], "reason", chunk.reason)
+                _set_field(part, "providerExecuted", chunk.provider_executed)
+                _set_field(part, "callProviderMetadata", chunk.provider_metadata)
                 return
         problem = f"`tool-approval-response` for the unknown id {chunk.approval_id!r:.60}."
         raise remote_error("approval-unknown", "tool-approval-response", problem)
 
-    def _in_step(self, call_id: str, dynamic: bool | UnsetType | None) -> Part | None:  # noqa: FBT001
+    def _in_step(self, call_id: str, dynamic: bool | UnsetType | None) -> _Part | None:  # noqa: FBT001
         """The call's part in the current step; static and dynamic parts are kept apart unless `dynamic` is None."""
         for part in self._step_parts():
             fits = dynamic is None or (part["type"] == "dynamic-tool") is (dynamic is True)
@@ -299,10 +342,10 @@ class MessageReader:
                 return part
         return None
 
-    def _called(self, call_id: str, name: str) -> Part:
+    def _called(self, call_id: str, name: str) -> _Part:
         open_input = self._inputs.get(call_id)
         if open_input is not None:
-            settle_input(open_input)
+            open_input.settle()
             open_input.part = None
         part = self._in_step(call_id, None)
         if part is not None:
@@ -314,37 +357,79 @@ class MessageReader:
 
     # The table is keyed by the class whose reader stands beside it, which the type checker cannot follow.
     READS: ClassVar = cast(
-        "dict[type[Chunk], Callable[[MessageReader, Chunk], None]]",
+        "dict[type[c.Chunk], Callable[[MessageReader, c.Chunk], None]]",
         {
-            Start: _start,
-            Finish: _metadata,
-            MessageMetadata: _metadata,
-            Error: _error,
-            Abort: _nothing,
-            FinishStep: _nothing,
-            StartStep: _start_step,
-            ResetStep: _reset_step,
-            TextStart: _start_text,
-            TextDelta: _delta_text,
-            TextEnd: _end_text,
-            ReasoningStart: _start_text,
-            ReasoningDelta: _delta_text,
-            ReasoningEnd: _end_text,
-            SourceUrl: _whole,
-            SourceDocument: _whole,
-            File: _whole,
-            ReasoningFile: _whole,
-            Custom: _whole,
-            SteeringMessage: _whole,
-            Data: _data,
-            ToolInputStart: _start_input,
-            ToolInputDelta: _delta_input,
-            ToolInputAvailable: _end_input,
-            ToolInputError: _end_input,
-            ToolOutputAvailable: _output,
-            ToolOutputError: _output,
-            ToolOutputDenied: _denied,
-            ToolApprovalRequest: _request,
-            ToolApprovalResponse: _response,
+            c.Start: _start,
+            c.Finish: _metadata,
+            c.MessageMetadata: _metadata,
+            c.Error: _error,
+            c.Abort: _nothing,
+            c.FinishStep: _nothing,
+            c.StartStep: _start_step,
+            c.ResetStep: _reset_step,
+            c.TextStart: _start_text,
+            c.TextDelta: _delta_text,
+            c.TextEnd: _end_text,
+            c.ReasoningStart: _start_text,
+            c.ReasoningDelta: _delta_text,
+            c.ReasoningEnd: _end_text,
+            c.SourceUrl: _whole,
+            c.SourceDocument: _whole,
+            c.File: _whole,
+            c.ReasoningFile: _whole,
+            c.Custom: _whole,
+            c.SteeringMessage: _whole,
+            c.Data: _data,
+            c.ToolInputStart: _start_input,
+            c.ToolInputDelta: _delta_input,
+            c.ToolInputAvailable: _end_input,
+            c.ToolInputError: _end_input,
+            c.ToolOutputAvailable: _output,
+            c.ToolOutputError: _output,
+            c.ToolOutputDenied: _denied,
+            c.ToolApprovalRequest: _request,
+            c.ToolApprovalResponse: _response,
         },
     )
+
+
+def _update_call(part: _Part, chunk: c.ToolInput | c.ToolOutput, state: str, fields: _Part) -> None:
+    """Set the state and the fields of a part that the call has."""
+    part["state"] = state
+    for name in _PER_CHUNK:
+        part.pop(name, None)
+        _set_field(part, name, fields.get(name, UNSET))
+    _set_field(part, "providerExecuted", chunk.provider_executed)
+    _set_field(part, "toolMetadata", chunk.tool_metadata)
+    side = "resultProviderMetadata" if state.startswith("output-") else "callProviderMetadata"
+    _set_field(part, side, chunk.provider_metadata)
+
+
+def _set_field(part: _Part, name: str, value: Any) -> None:
+    if value is not UNSET:
+        part[name] = value
+
+
+def _merged(base: Any, overrides: Any) -> Any:
+    """JavaScript's view of two values as objects, the second laid over the first; arrays are replaced."""
+    result = _members(base)
+    for name, value in _members(overrides).items():
+        if name in ("__proto__", "constructor", "prototype"):
+            continue
+        if not isinstance(base, (dict, list)):
+            raise remote_error("shape", "message-metadata", "Metadata is merged into something that is no object.")
+        both = isinstance(result.get(name), dict) and isinstance(value, dict)
+        result[name] = _merged(result[name], value) if both else value
+    return result
+
+
+def _members(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return dict(cast("dict[str, Any]", value))
+    if isinstance(value, str):
+        # JavaScript takes a text apart by its UTF-16 units.
+        units = value.encode("utf-16-le", "surrogatepass")
+        value = [units[at : at + 2].decode("utf-16-le", "surrogatepass") for at in range(0, len(units), 2)]
+    if isinstance(value, list):
+        return {str(index): item for index, item in enumerate(cast("list[Any]", value))}
+    return {}

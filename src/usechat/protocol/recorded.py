@@ -6,40 +6,15 @@ from typing import Any, ClassVar, Final, TypeAlias, cast
 from msgspec import UNSET, UnsetType
 
 from usechat.errors import RemoteProtocolError
-from usechat.protocol.chunks import (
-    Abort,
-    Chunk,
-    Error,
-    Finish,
-    FinishReason,
-    FinishStep,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    ResetStep,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolApprovalRequest,
-    ToolApprovalResponse,
-    ToolInputAvailable,
-    ToolInputDelta,
-    ToolInputError,
-    ToolInputStart,
-    ToolOutputAvailable,
-    ToolOutputError,
-    chunk_type,
-)
+from usechat.protocol import chunks as c
 from usechat.protocol.clients import Client, Since
 from usechat.protocol.messages import UIMessage, is_tool_call
 from usechat.protocol.rules import remote_error
 from usechat.protocol.state import Call, StreamState
 from usechat.protocol.tables import CALLS, UNFINISHED, CallState
-from usechat.protocol.tool_parts import ToolInput, ToolOutput
 
 __all__ = ["RecordedStream"]
 
-_TextChunk: TypeAlias = TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
 _Part: TypeAlias = Mapping[str, Any]
 
 # What only some releases take; each is the first of our pinned ones of its major that does.
@@ -51,7 +26,7 @@ _QUIET_AFTER_PROVIDERS: Final = Since(92, 0, 0)
 _QUIET_AFTER_PRELIMINARY: Final = Since(None, 326, 169)
 _QUIET_WITH_OPEN_TEXT: Final = Since(277, 326, 169)
 
-_MERE_ENDS: Final = (FinishStep, Finish, Abort)
+_MERE_ENDS: Final = (c.FinishStep, c.Finish, c.Abort)
 _OPEN_PARTS: Final = frozenset(("part-left-open", "part-open-twice"))
 _RESULTS: Final = frozenset[CallState](("preliminary", "done", "failed", "rejected", "denied"))
 _ANSWERED: Final = _RESULTS - {"denied"}
@@ -88,15 +63,15 @@ class RecordedStream(StreamState):
         self._cut = {call.id for call in self.here if call.state == "cut"}
         self._parts_before = 0 if continues is None else len(continues.parts)
         self._last = ""
-        self._reason: FinishReason | UnsetType = UNSET
+        self._reason: c.FinishReason | UnsetType = UNSET
 
-    def apply(self, chunk: Chunk) -> None:
+    def apply(self, chunk: c.Chunk) -> None:
         """Take the chunk in.
 
         Raises:
             ProtocolError: a client of the profile refuses the chunk, or loses something over it.
         """
-        name = chunk_type(chunk)
+        name = c.chunk_type(chunk)
         if self.phase == "failed":
             self._unread(chunk, name)
             return
@@ -135,7 +110,7 @@ class RecordedStream(StreamState):
             self.asks.append(since)
         return takes
 
-    def _unread(self, chunk: Chunk, name: str) -> None:
+    def _unread(self, chunk: c.Chunk, name: str) -> None:
         problem = f"`{name}` comes after `error`."
         if not isinstance(chunk, _MERE_ENDS):
             raise remote_error("after-error", name, problem)
@@ -150,28 +125,29 @@ class RecordedStream(StreamState):
             self.text.clear()
             self.reasoning.clear()
 
-    def _part(self, chunk: _TextChunk, parts: dict[str, None]) -> None:
-        if isinstance(chunk, TextStart | ReasoningStart) and chunk.id in parts:
-            name = chunk_type(chunk)
+    def _part(self, chunk: c.TextChunk) -> None:
+        parts = self._parts_like(chunk)
+        if isinstance(chunk, c.TextStart | c.ReasoningStart) and chunk.id in parts:
+            name = c.chunk_type(chunk)
             self._warn("part-open-twice", name, f"`{name}` for the part {chunk.id!r:.60}, which is open already.")
             del parts[chunk.id]
-        super()._part(chunk, parts)
+        super()._part(chunk)
 
-    def _reset(self, chunk: ResetStep) -> None:
+    def _reset(self, chunk: c.ResetStep) -> None:
         self._reset_step(chunk)
         self._begun.clear()
         self._cut.clear()
 
-    def _end_with(self, chunk: Finish | Abort | Error) -> None:
-        self._last = chunk_type(chunk)
+    def _end_with(self, chunk: c.End) -> None:
+        self._last = c.chunk_type(chunk)
         self.phase = self._enter(self._last, self._last)
-        if isinstance(chunk, Finish):
+        if isinstance(chunk, c.Finish):
             self._reason = self._reason if chunk.finish_reason is UNSET else chunk.finish_reason
             if chunk.message_metadata not in (UNSET, None):
                 self._show()
 
-    def _take_input(self, chunk: ToolInput) -> None:
-        name = chunk_type(chunk)
+    def _take_input(self, chunk: c.ToolInput) -> None:
+        name = c.chunk_type(chunk)
         call = self.calls.get(chunk.tool_call_id)
         if call is not None and call.step == self.step:
             self._check_same(call, chunk, name)
@@ -181,8 +157,8 @@ class RecordedStream(StreamState):
         if call is None:
             call = self._begin(Call(chunk.tool_call_id, chunk.tool_name, chunk.dynamic is True, self.step))
         self._follow(call, name, name)
-        (self._begun if isinstance(chunk, ToolInputStart) else self._whole).add(call.id)
-        _note_execution(call, chunk.provider_executed)
+        (self._begun if isinstance(chunk, c.ToolInputStart) else self._whole).add(call.id)
+        call.note_execution(chunk.provider_executed)
 
     def _begin(self, call: Call) -> Call:
         self.calls[call.id] = call
@@ -190,12 +166,12 @@ class RecordedStream(StreamState):
         self._whole.discard(call.id)
         return call
 
-    def _check_same(self, call: Call, chunk: ToolInput, name: str) -> None:
-        if isinstance(chunk, ToolInputStart) or call.id in self._whole:
+    def _check_same(self, call: Call, chunk: c.ToolInput, name: str) -> None:
+        if isinstance(chunk, c.ToolInputStart) or call.id in self._whole:
             problem = f"`{name}` for the call {call.id!r:.60}, which the step has already."
             raise remote_error("call-twice", name, problem)
         # An error may take the place of another one, as long as the input is not whole.
-        if not isinstance(chunk, ToolInputError):
+        if not isinstance(chunk, c.ToolInputError):
             self._keep_result(call, name)
         if call.dynamic is not (chunk.dynamic is True):
             raise remote_error("call-changed", name, f"`{name}` gives the call {call.id!r:.60} another kind.")
@@ -207,41 +183,38 @@ class RecordedStream(StreamState):
         elif not self._takes(_ID_IN_TWO_STEPS):
             raise remote_error("call-twice", name, problem)
 
-    def _take_delta(self, chunk: ToolInputDelta) -> None:
+    def _take_delta(self, chunk: c.ToolInputDelta) -> None:
         name = "tool-input-delta"
         call = self._call(chunk.tool_call_id, name)
         if call.id not in self._begun and not (call.id in self._cut and self._takes(_MORE_OF_A_CUT_INPUT)):
             raise remote_error(
                 "call-order", name, f"`{name}` for the call {call.id!r:.60}, whose input is not streaming."
             )
-        if call.step == self.step:
+        is_here = call.step == self.step
+        if is_here or (call.state in _RESULTS and not self._takes(_ID_IN_TWO_STEPS)):
             self._keep_result(call, name)
-        else:
-            self._check_delta_of_other_step(call, name)
+        if not is_here:
+            problem = f"`{name}` for the call {call.id!r:.60}, which began in an earlier step."
+            self._warn("call-across-steps", name, problem)
             call = self._begin(Call(call.id, call.name, call.dynamic, self.step))
         self._follow(call, name, name)
-
-    def _check_delta_of_other_step(self, call: Call, name: str) -> None:
-        if call.state in _RESULTS and not self._takes(_ID_IN_TWO_STEPS):
-            self._keep_result(call, name)
-        self._warn("call-across-steps", name, f"`{name}` for the call {call.id!r:.60}, which began in an earlier step.")
 
     def _keep_result(self, call: Call, name: str) -> None:
         if call.state in _RESULTS:
             raise remote_error("call-order", name, f"`{name}` for the call {call.id!r:.60} takes its result away.")
 
-    def _take_output(self, chunk: ToolOutput) -> None:
-        name = chunk_type(chunk)
+    def _take_output(self, chunk: c.ToolOutput) -> None:
+        name = c.chunk_type(chunk)
         call = self._call(chunk.tool_call_id, name)
         if call.dynamic is not (chunk.dynamic is True) and not self._takes(_MIXED_DYNAMIC):
             raise remote_error("call-changed", name, f"`{name}` has not the `dynamic` of its call {call.id!r:.60}.")
-        available = isinstance(chunk, ToolOutputAvailable)
+        available = isinstance(chunk, c.ToolOutputAvailable)
         self._follow(call, name, f"{name}, preliminary" if available and chunk.preliminary is True else name)
         # ai 5 does not look at who ran a dynamic call where it takes its output.
         if not (available and call.dynamic and self._client.oldest[0].major == 5):
-            _note_execution(call, chunk.provider_executed)
+            call.note_execution(chunk.provider_executed)
 
-    def _take_request(self, chunk: ToolApprovalRequest) -> None:
+    def _take_request(self, chunk: c.ToolApprovalRequest) -> None:
         name = "tool-approval-request"
         call = self._call(chunk.tool_call_id, name)
         self._keep_result(call, name)
@@ -251,14 +224,14 @@ class RecordedStream(StreamState):
         self.approvals = {id_: other for id_, other in self.approvals.items() if other is not call}
         self.approvals.setdefault(chunk.approval_id, call)
 
-    def _take_response(self, chunk: ToolApprovalResponse) -> None:
+    def _take_response(self, chunk: c.ToolApprovalResponse) -> None:
         name = "tool-approval-response"
         call = self.approvals.get(chunk.approval_id)
         if call is None:
             raise remote_error("approval-unknown", name, f"`{name}` for the unknown id {chunk.approval_id!r:.60}.")
         self._keep_result(call, name)
         self._follow(call, name, f"{name}, {'approved' if chunk.approved else 'refused'}")
-        _note_execution(call, chunk.provider_executed)
+        call.note_execution(chunk.provider_executed)
 
     def _follow(self, call: Call, name: str, move: str) -> None:
         self.phase = self._enter(name)
@@ -281,7 +254,7 @@ class RecordedStream(StreamState):
             )
 
     def _settle_warnings(self, message: UIMessage) -> None:
-        """Drop what `reset-step` has undone, and tell of a part that it has left open in an earlier step."""
+        """Drop what `reset-step` has undone, and report a part that it has left open in an earlier step."""
         states = {part.get("state") for part in message.parts[self._parts_before :]}
         if "streaming" not in states:
             self.warnings[:] = [warning for warning in self.warnings if warning.rule not in _OPEN_PARTS]
@@ -317,24 +290,21 @@ class RecordedStream(StreamState):
 
     # Keyed by the class that each move takes, which the type checker cannot follow.
     _MOVES: ClassVar = StreamState._MOVES | cast(
-        "dict[type[Chunk], Callable[[StreamState, Chunk], None]]",
+        "dict[type[c.Chunk], Callable[[StreamState, c.Chunk], None]]",
         {
-            ResetStep: _reset,
-            Finish: _end_with,
-            Abort: _end_with,
-            Error: _end_with,
-            ToolInputStart: _take_input,
-            ToolInputAvailable: _take_input,
-            ToolInputError: _take_input,
-            ToolInputDelta: _take_delta,
-            ToolOutputAvailable: _take_output,
-            ToolOutputError: _take_output,
-            ToolApprovalRequest: _take_request,
-            ToolApprovalResponse: _take_response,
+            c.TextStart: _part,
+            c.ReasoningStart: _part,
+            c.ResetStep: _reset,
+            c.Finish: _end_with,
+            c.Abort: _end_with,
+            c.Error: _end_with,
+            c.ToolInputStart: _take_input,
+            c.ToolInputAvailable: _take_input,
+            c.ToolInputError: _take_input,
+            c.ToolInputDelta: _take_delta,
+            c.ToolOutputAvailable: _take_output,
+            c.ToolOutputError: _take_output,
+            c.ToolApprovalRequest: _take_request,
+            c.ToolApprovalResponse: _take_response,
         },
     )
-
-
-def _note_execution(call: Call, provider_executed: bool | UnsetType) -> None:  # noqa: FBT001
-    if provider_executed is not UNSET:
-        call.provider_executed = provider_executed

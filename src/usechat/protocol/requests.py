@@ -1,18 +1,18 @@
 """The chat request as the client POSTs it."""
 
+import codecs
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from usechat.errors import RequestError
-from usechat.protocol.json_scan import LONG_NUMBER, LONGEST_NUMBER, MOST_EXTREMES, MOST_LONG, scan_json
 from usechat.protocol.messages import IDENTIFIER, MESSAGE_ID, UIMessage, one_of, read_message, shape
 
-__all__ = ["ChatRequest", "Limits", "Trigger", "check_cost", "decode_json", "decode_request"]
+__all__ = ["ChatRequest", "JsonScan", "Limits", "Trigger", "check_cost", "decode_json", "decode_request", "scan_json"]
 
 Trigger = Literal["submit-message", "regenerate-message"]
 
@@ -94,7 +94,18 @@ def check_cost(body: bytes, limits: Limits = _LIMITS) -> None:
     """
     if len(body) > limits.body:
         raise RequestError(f"The body is larger than {limits.body:,} bytes.", status=413)
-    _check_cost(body, "The body", limits)
+    scan = scan_json(body, limits.values)
+    if scan.values > limits.values:
+        raise RequestError(f"The body must not hold more than {limits.values:,} values.")
+    if scan.escapes > limits.escapes:
+        raise RequestError(f"The body must not hold more than {limits.escapes:,} escaped characters.")
+    if scan.extremes > _MOST_EXTREMES:
+        most = f"{_MOST_EXTREMES:,} numbers with an exponent of three digits"
+        raise RequestError(f"The body must not hold more than {most}.")
+    if scan.too_long:
+        raise RequestError(f"The body must not hold a number of more than {_LONGEST_NUMBER} digits.")
+    if scan.long > _MOST_LONG:
+        raise RequestError(f"The body must not hold more than {_MOST_LONG:,} times {_LONG_NUMBER} digits in a row.")
 
 
 def decode_request(
@@ -102,8 +113,8 @@ def decode_request(
 ) -> ChatRequest:
     """Read the body of a POST; of its messages only the last one is decoded and checked.
 
-    A body that `check_cost` has passed is `checked`: whoever lets others work between the two holds them up for less
-    long. With a `new_id`, a request that names no chat is one of a new chat, and its last message needs no id.
+    A body that `check_cost` has passed is `checked`, so that a server can let others work between the two.
+    With a `new_id`, a request that names no chat is one of a new chat, and its last message needs no id.
 
     Raises:
         RequestError: The body cannot be served; status 413 if it is too large, else 400.
@@ -131,27 +142,6 @@ def decode_request(
         only_last=only_last,
         limits=limits,
     )
-
-
-def _check_cost(text: bytes, path: str, limits: Limits) -> None:
-    """Refuse a JSON text that would take long to decode.
-
-    Raises:
-        RequestError: It holds too much.
-    """
-    scan = scan_json(text, limits.values)
-    if scan.values > limits.values:
-        raise RequestError(f"{path} must not hold more than {limits.values:,} values.")
-    if scan.escapes > limits.escapes:
-        raise RequestError(f"{path} must not hold more than {limits.escapes:,} escaped characters.")
-    if scan.extremes > MOST_EXTREMES:
-        raise RequestError(
-            f"{path} must not hold more than {MOST_EXTREMES:,} numbers with an exponent of three digits."
-        )
-    if scan.too_long:
-        raise RequestError(f"{path} must not hold a number of more than {LONGEST_NUMBER} digits.")
-    if scan.long > MOST_LONG:
-        raise RequestError(f"{path} must not hold more than {MOST_LONG:,} times {LONG_NUMBER} digits in a row.")
 
 
 def _take_messages(fields: dict[str, Raw], limits: Limits) -> list[Raw]:
@@ -233,3 +223,69 @@ def _without_lone_surrogates(text: bytes) -> bytes:
     if b"\\" not in text or text.count(b"\\") > _MOST_ESCAPES:
         return text
     return _SURROGATES.sub(lambda found: rb"\ufffd" if found[1] else found[0], text)
+
+
+_LONGEST_NUMBER: Final = 400
+"""How many digits a number may have: no float needs more, and longer whole numbers cost the square of their length."""
+
+_LONG_NUMBER: Final = 20
+_MOST_LONG: Final = 10_000
+"""How often 20 digits may stand in a row: to read a float of more digits than it can hold takes 3 µs."""
+
+_MOST_EXTREMES: Final = 1_000
+"""How many numbers may have an exponent of three digits: those at the ends of a float's range cost 10 µs each."""
+
+# Each byte becomes a letter for what it may be: a letter that is a whole escape of Python's after a backslash.
+_QUOTE, _COMMA, _OPEN, _DIGIT, _EXPONENT, _OTHER = b"a", b"v", b"f", b"r", b"t", b"n"
+_LETTER_OF: Final = {
+    b"\\": b"\\",
+    b'"': _QUOTE,
+    b",": _COMMA,
+    b"[": _OPEN,
+    b"{": _OPEN,
+    b"e": _EXPONENT,
+    b"E": _EXPONENT,
+}
+_LETTERS: Final = b"".join(
+    _DIGIT if byte.isdigit() else _LETTER_OF.get(byte, _OTHER) for byte in (bytes((code,)) for code in range(256))
+)
+_LONG: Final = _DIGIT * (_LONGEST_NUMBER + 1)
+# With a sign and without.
+_EXTREMES: Final = (_DIGIT + _EXPONENT + _OTHER + _DIGIT * 3, _DIGIT + _EXPONENT + _DIGIT * 3)
+
+
+class JsonScan(NamedTuple):
+    """An empty list or object counts as two values; `escapes` are backslashes, `extremes` exponents of three digits.
+
+    `long` is how often 20 digits stand in a row, and `too_long` says that a number has more than 400.
+    """
+
+    values: int
+    escapes: int
+    extremes: int
+    long: int
+    too_long: bool
+
+
+def scan_json(text: bytes, most_values: int) -> JsonScan:
+    """What a JSON text holds, seen without decoding it: decoding makes objects, and a few million of them take seconds.
+
+    A text need not be JSON: what stands before the first error is counted as a parser would see it. With more than
+    `most_values` the scan stops as soon as it knows that there are more.
+    """
+    escapes = text.count(b"\\") if b"\\" in text else 0
+    letters = text.translate(_LETTERS)
+    if escapes:
+        # Without its escapes, the quotes that are left begin and end strings. Of a last backslash half is missing.
+        letters, _ = codecs.escape_decode(letters + _OTHER)
+    # Every value may have a key, each of the two may be a string, and a string has two quotes.
+    most_quotes = 4 * most_values
+    between_quotes = letters.split(_QUOTE, most_quotes + 1)
+    if len(between_quotes) > most_quotes + 1:
+        return JsonScan(most_values + 1, escapes, 0, 0, too_long=False)
+    outside = b"".join(between_quotes[::2])
+    values = 1 + outside.count(_COMMA) + outside.count(_OPEN)
+    if values > most_values:
+        return JsonScan(values, escapes, 0, 0, too_long=False)
+    extremes = sum(map(outside.count, _EXTREMES)) if _EXPONENT in outside else 0
+    return JsonScan(values, escapes, extremes, outside.count(_DIGIT * _LONG_NUMBER), _LONG in outside)

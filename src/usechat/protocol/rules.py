@@ -71,7 +71,7 @@ RULES: Final[dict[str, Rule]] = {
         "A chunk after `finish` or `abort`.",
         "Send everything before the last chunk.",
         "untidy",
-        "The chat classes read on, but whoever stores the turn or waits for `finish` takes it for the end.",
+        "The chat classes read on, but a server that stores the turn, or waits for `finish`, takes it for the end.",
     ),
     "part-not-open": Rule(
         "A delta or end for a text or reasoning part that is not open.",

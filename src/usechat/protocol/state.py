@@ -1,48 +1,18 @@
 """The state of one stream, which says whether a chunk is legal: by the tables, and by what does not fit them."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ClassVar, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
-from usechat.protocol.chunks import (
-    Abort,
-    Chunk,
-    Data,
-    Error,
-    Finish,
-    FinishStep,
-    MessageMetadata,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    ResetStep,
-    Start,
-    StartStep,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolApprovalRequest,
-    ToolApprovalResponse,
-    ToolInputAvailable,
-    ToolInputDelta,
-    ToolInputError,
-    ToolInputStart,
-    ToolOutputAvailable,
-    ToolOutputDenied,
-    ToolOutputError,
-    chunk_type,
-)
+from usechat.protocol import chunks as c
 from usechat.protocol.messages import is_tool_call, tool_name
 from usechat.protocol.rules import local_error
 from usechat.protocol.tables import CALLS, MESSAGE, PARTS, UNFINISHED, CallState, Phase
 
 __all__ = ["CLOSED", "Call", "StreamState"]
 
-_TextChunk: TypeAlias = TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
-_InputChunk: TypeAlias = ToolInputStart | ToolInputAvailable | ToolInputError
-_OutputChunk: TypeAlias = ToolOutputAvailable | ToolOutputError
-_Ends: TypeAlias = Finish | Abort | Error
+_TEXT: Final = (c.TextDelta, c.TextStart, c.TextEnd)
 
 CLOSED: Final = frozenset[CallState](("done", "failed", "rejected", "denied"))
 """The states of a call that has a result."""
@@ -67,6 +37,11 @@ class Call(Struct, eq=False):
     state: CallState = "new"
     provider_executed: bool = False
 
+    def note_execution(self, provider_executed: bool | UnsetType) -> None:  # noqa: FBT001
+        """Take in who runs the call, if a chunk says so."""
+        if provider_executed is not UNSET:
+            self.provider_executed = provider_executed
+
 
 class StreamState:
     """The state of one stream.
@@ -74,7 +49,7 @@ class StreamState:
     `message_id` and `parts` are those of the message that it continues, if it does. `here` are the calls of the current
     step. `shown` is the last step that a page knows of: React learns of a new step only with the next chunk that
     changes the message. `first_release` says that 5.0.0 may read the stream: its pages also post again after results
-    of the provider, and it is told of a denial as an error.
+    of the provider, and it gets a denial as an error.
     """
 
     def __init__(self, message_id: str | UnsetType = UNSET, parts: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -92,7 +67,7 @@ class StreamState:
         self.shown = self.step
         self._visible = False
 
-    def apply(self, chunk: Chunk) -> None:
+    def apply(self, chunk: c.Chunk) -> None:
         """Take the chunk in.
 
         Raises:
@@ -145,17 +120,17 @@ class StreamState:
         self.shown = self.step
         self._visible = True
 
-    def _anytime(self, chunk: Chunk) -> None:
-        self.phase = self._enter(chunk_type(chunk))
-        if not (isinstance(chunk, Data) and chunk.transient is True):
+    def _anytime(self, chunk: c.Chunk) -> None:
+        self.phase = self._enter(c.chunk_type(chunk))
+        if not (isinstance(chunk, c.Data) and chunk.transient is True):
             self._show()
 
-    def _metadata(self, chunk: MessageMetadata) -> None:
+    def _metadata(self, chunk: c.MessageMetadata) -> None:
         self.phase = self._enter("message-metadata")
         if chunk.message_metadata is not None:
             self._show()
 
-    def _start(self, chunk: Start) -> None:
+    def _start(self, chunk: c.Start) -> None:
         phase = self._enter("start", "start")
         known = (UNSET, self.message_id)
         if self._visible and chunk.message_id not in known:
@@ -164,17 +139,17 @@ class StreamState:
             self.message_id = chunk.message_id
         self.phase = phase
 
-    def _start_step(self, chunk: StartStep) -> None:
+    def _start_step(self, chunk: c.StartStep) -> None:
         self.phase = self._enter("start-step", "start-step")
         self.step += 1
         self.here = []
 
-    def _finish_step(self, chunk: FinishStep) -> None:
+    def _finish_step(self, chunk: c.FinishStep) -> None:
         phase = self._enter("finish-step", "finish-step")
         self._no_open_part("finish-step")
         self.phase = phase
 
-    def _reset_step(self, chunk: ResetStep) -> None:
+    def _reset_step(self, chunk: c.ResetStep) -> None:
         self.phase = self._enter("reset-step", "reset-step")
         self.text.clear()
         self.reasoning.clear()
@@ -183,16 +158,16 @@ class StreamState:
         self.approvals = {id_: call for id_, call in self.approvals.items() if call.step != self.step}
         self._show()
 
-    def _end(self, chunk: _Ends) -> None:
-        name = chunk_type(chunk)
+    def _end(self, chunk: c.End) -> None:
+        name = c.chunk_type(chunk)
         phase = self._enter(name, name)
         self._no_open_part(name)
         for call in self.calls.values():
             if call.state in UNFINISHED:
                 problem = f"`{name}` comes while the input of the call {call.id!r:.60} is streaming."
                 raise local_error("call-left-open", name, problem)
-        shows = isinstance(chunk, Finish) and chunk.message_metadata not in (UNSET, None)
-        if not isinstance(chunk, Error) and self.resubmits(self.step if shows else self.shown):
+        shows = isinstance(chunk, c.Finish) and chunk.message_metadata not in (UNSET, None)
+        if not isinstance(chunk, c.Error) and self.resubmits(self.step if shows else self.shown):
             raise local_error("resubmits", name, f"`{name}` comes while all calls of the last step have results.")
         self.phase = phase
 
@@ -201,27 +176,15 @@ class StreamState:
         if left is not None:
             raise local_error("part-left-open", name, f"`{name}` comes while the part {left!r:.60} is open.")
 
-    def _text(self, chunk: TextStart | TextEnd) -> None:
-        self._part(chunk, self.text)
-
-    def _reasoning(self, chunk: ReasoningStart | ReasoningEnd) -> None:
-        self._part(chunk, self.reasoning)
-
-    def _text_delta(self, chunk: TextDelta) -> None:
-        self._delta(chunk, self.text)
-
-    def _reasoning_delta(self, chunk: ReasoningDelta) -> None:
-        self._delta(chunk, self.reasoning)
-
-    def _delta(self, chunk: TextDelta | ReasoningDelta, parts: dict[str, None]) -> None:
+    def _delta(self, chunk: c.TextDelta | c.ReasoningDelta) -> None:
         # Nearly every chunk is a delta, and by the tables it changes neither phase nor part.
-        if self.phase == "step" and chunk.id in parts:
+        if self.phase == "step" and chunk.id in self._parts_like(chunk):
             self.shown = self.step
         else:
-            self._part(chunk, parts)
+            self._part(chunk)
 
-    def _part(self, chunk: _TextChunk, parts: dict[str, None]) -> None:
-        name = chunk_type(chunk)
+    def _part(self, chunk: c.TextChunk) -> None:
+        name, parts = c.chunk_type(chunk), self._parts_like(chunk)
         phase = self._enter(name)
         state = PARTS[name].get("open" if chunk.id in parts else "closed")
         if state is None:
@@ -235,8 +198,12 @@ class StreamState:
         self.phase = phase
         self._show()
 
-    def _input(self, chunk: _InputChunk) -> None:
-        name = chunk_type(chunk)
+    def _parts_like(self, chunk: c.TextChunk) -> dict[str, None]:
+        """The open parts of the chunk's kind."""
+        return self.text if isinstance(chunk, _TEXT) else self.reasoning
+
+    def _input(self, chunk: c.ToolInput) -> None:
+        name = c.chunk_type(chunk)
         dynamic = chunk.dynamic is True
         call = self.calls.get(chunk.tool_call_id) or Call(chunk.tool_call_id, chunk.tool_name, dynamic, self.step)
         if call.state not in CALLS[name]:
@@ -250,26 +217,26 @@ class StreamState:
         if call.id not in self.calls:
             self.calls[call.id] = call
             self.here.append(call)
-        _note_execution(call, chunk.provider_executed)
+        call.note_execution(chunk.provider_executed)
 
-    def _input_delta(self, chunk: ToolInputDelta) -> None:
+    def _input_delta(self, chunk: c.ToolInputDelta) -> None:
         call = self._call(chunk.tool_call_id, "tool-input-delta")
         self._in_its_step(call, "tool-input-delta")
         self._follow(call, "tool-input-delta", "tool-input-delta")
 
-    def _output(self, chunk: _OutputChunk) -> None:
-        name = chunk_type(chunk)
+    def _output(self, chunk: c.ToolOutput) -> None:
+        name = c.chunk_type(chunk)
         call = self._call(chunk.tool_call_id, name)
         if call.dynamic is not (chunk.dynamic is True):
             raise local_error("call-changed", name, f"`{name}` has not the `dynamic` of its call {call.id!r:.60}.")
-        preliminary = isinstance(chunk, ToolOutputAvailable) and chunk.preliminary is True
+        preliminary = isinstance(chunk, c.ToolOutputAvailable) and chunk.preliminary is True
         self._follow(call, name, f"{name}, preliminary" if preliminary else name)
-        _note_execution(call, chunk.provider_executed)
+        call.note_execution(chunk.provider_executed)
 
-    def _denied(self, chunk: ToolOutputDenied) -> None:
+    def _denied(self, chunk: c.ToolOutputDenied) -> None:
         self._follow(self._call(chunk.tool_call_id, "tool-output-denied"), "tool-output-denied", "tool-output-denied")
 
-    def _request(self, chunk: ToolApprovalRequest) -> None:
+    def _request(self, chunk: c.ToolApprovalRequest) -> None:
         name = "tool-approval-request"
         call = self._call(chunk.tool_call_id, name)
         if self.approvals.get(chunk.approval_id, call) is not call:
@@ -278,13 +245,13 @@ class StreamState:
         self.approvals = {id_: other for id_, other in self.approvals.items() if other is not call}
         self.approvals[chunk.approval_id] = call
 
-    def _response(self, chunk: ToolApprovalResponse) -> None:
+    def _response(self, chunk: c.ToolApprovalResponse) -> None:
         name = "tool-approval-response"
         call = self.approvals.get(chunk.approval_id)
         if call is None:
             raise local_error("approval-unknown", name, f"`{name}` for the unknown id {chunk.approval_id!r:.60}.")
         self._follow(call, name, f"{name}, {'approved' if chunk.approved else 'refused'}")
-        _note_execution(call, chunk.provider_executed)
+        call.note_execution(chunk.provider_executed)
 
     def _call(self, call_id: str, name: str) -> Call:
         call = self.calls.get(call_id)
@@ -308,31 +275,31 @@ class StreamState:
 
     # Keyed by the class that each move takes, which the type checker cannot follow.
     _MOVES: ClassVar = cast(
-        "dict[type[Chunk], Callable[[StreamState, Chunk], None]]",
+        "dict[type[c.Chunk], Callable[[StreamState, c.Chunk], None]]",
         {
-            Start: _start,
-            StartStep: _start_step,
-            FinishStep: _finish_step,
-            ResetStep: _reset_step,
-            Finish: _end,
-            Abort: _end,
-            Error: _end,
-            MessageMetadata: _metadata,
-            TextStart: _text,
-            TextDelta: _text_delta,
-            TextEnd: _text,
-            ReasoningStart: _reasoning,
-            ReasoningDelta: _reasoning_delta,
-            ReasoningEnd: _reasoning,
-            ToolInputStart: _input,
-            ToolInputAvailable: _input,
-            ToolInputError: _input,
-            ToolInputDelta: _input_delta,
-            ToolOutputAvailable: _output,
-            ToolOutputError: _output,
-            ToolOutputDenied: _denied,
-            ToolApprovalRequest: _request,
-            ToolApprovalResponse: _response,
+            c.Start: _start,
+            c.StartStep: _start_step,
+            c.FinishStep: _finish_step,
+            c.ResetStep: _reset_step,
+            c.Finish: _end,
+            c.Abort: _end,
+            c.Error: _end,
+            c.MessageMetadata: _metadata,
+            c.TextStart: _part,
+            c.TextDelta: _delta,
+            c.TextEnd: _part,
+            c.ReasoningStart: _part,
+            c.ReasoningDelta: _delta,
+            c.ReasoningEnd: _part,
+            c.ToolInputStart: _input,
+            c.ToolInputAvailable: _input,
+            c.ToolInputError: _input,
+            c.ToolInputDelta: _input_delta,
+            c.ToolOutputAvailable: _output,
+            c.ToolOutputError: _output,
+            c.ToolOutputDenied: _denied,
+            c.ToolApprovalRequest: _request,
+            c.ToolApprovalResponse: _response,
         },
     )
 
@@ -343,8 +310,3 @@ def _call_state(part: Mapping[str, Any]) -> CallState:
     if part.get("preliminary") is True:
         return "preliminary"
     return _PART_STATES[part["state"]]
-
-
-def _note_execution(call: Call, provider_executed: bool | UnsetType) -> None:  # noqa: FBT001
-    if provider_executed is not UNSET:
-        call.provider_executed = provider_executed

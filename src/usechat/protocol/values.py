@@ -1,4 +1,4 @@
-"""Any Python value as JSON that every client takes.
+"""Any Python value as JSON that every client takes, and JSON values as JavaScript compares them.
 
 The client's parser ends the stream over `NaN` and over the keys `__proto__` and `constructor.prototype`; Python's
 encoders raise on lone surrogates, unknown types, cycles and depth. Here each of these costs the value concerned,
@@ -13,10 +13,21 @@ from typing import Any, Final, cast
 
 import msgspec
 
-__all__ = ["MAX_DEPTH", "VALUE_LIMIT", "has_forbidden_key", "may_hold_forbidden_key", "mend", "plain"]
+__all__ = [
+    "MAX_DEPTH",
+    "UNLIMITED",
+    "VALUE_LIMIT",
+    "canonical",
+    "has_forbidden_key",
+    "may_hold_forbidden_key",
+    "mend",
+    "plain",
+]
 
 VALUE_LIMIT: Final = 1024 * 1024
 """How many bytes of JSON one value may take on the wire, unless the app says otherwise."""
+
+UNLIMITED: Final = 1 << 62
 
 MAX_DEPTH: Final = 56
 """A value comes back inside a request, whose nesting is limited to 64 with the message around it."""
@@ -44,20 +55,16 @@ def mend(text: str) -> str:
 
 def plain(value: object, limit: int = VALUE_LIMIT) -> Any:
     """Copy a value as plain JSON of about `limit` bytes at most, with a short marker where something is left out."""
+    # Nearly every value may be sent as msgspec encodes it.
     try:
-        copied = _quick_copy(value, limit)
+        if not _unusual(value):
+            payload = _encode(value)
+            if len(payload) <= limit and not may_hold_forbidden_key(payload) and not _too_deep(payload):
+                return msgspec.json.decode(payload)
     # Foreign code may raise anything, and one value must not cost the turn.
-    except Exception:  # noqa: BLE001
-        copied = msgspec.UNSET
-    return _Copy(limit).of(value) if copied is msgspec.UNSET else copied
-
-
-def _quick_copy(value: object, limit: int) -> Any:
-    """The value through msgspec and back; UNSET if it is not to be sent as it is."""
-    if _unusual(value):
-        return msgspec.UNSET
-    payload = _encode(value)
-    return msgspec.UNSET if len(payload) > limit or _suspect(payload) else msgspec.json.decode(payload)
+    except Exception:  # noqa: BLE001, S110
+        pass
+    return _Copy(limit).of(value)
 
 
 def _unusual(value: object) -> bool:
@@ -106,10 +113,6 @@ def may_hold_forbidden_key(payload: bytes) -> bool:
     """Whether this JSON may hold a key that the client's parser refuses; a text that quotes one looks the same."""
     # `in` is twice as slow: it takes its operand for a number first, and drops an error over that.
     return payload.find(b'__proto__"') >= 0 or payload.find(b'"constructor"') >= 0
-
-
-def _suspect(payload: bytes) -> bool:
-    return may_hold_forbidden_key(payload) or _too_deep(payload)
 
 
 def _too_deep(payload: bytes) -> bool:
@@ -167,6 +170,7 @@ def _converted(value: object) -> object:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_foreign).encode
+_encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 
 
 class _Copy:
@@ -279,3 +283,33 @@ def _free(name: str, taken: Mapping[str, object]) -> str:
     while name in taken:
         name = f"_{name}"
     return name
+
+
+def canonical(value: Any) -> bytes:
+    """Encode a JSON value; two give the same bytes exactly if they are the same to JavaScript.
+
+    There all numbers are floats, one that is too large becomes null, and the order of keys says nothing.
+    """
+    return _encode_sorted(_as_javascript(value))
+
+
+def _as_javascript(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _as_javascript(item) for name, item in cast("dict[str, Any]", value).items()}
+        case list():
+            return [_as_javascript(item) for item in cast("list[Any]", value)]
+        case bool():
+            return value
+        case int() | float():
+            return _as_double(cast("float", value))
+        case _:
+            return value
+
+
+def _as_double(number: float) -> float | None:
+    try:
+        # Zero has one sign only in JSON of JavaScript.
+        return float(number) or 0.0
+    except OverflowError:
+        return None

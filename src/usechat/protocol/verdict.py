@@ -72,7 +72,7 @@ class Verdict(Struct, frozen=True):
 def recorded_events(recording: bytes) -> list[Event]:
     """The chunks of a recording: an SSE body, also with the headers of `curl -i` before it, or a chunk a line.
 
-    The lines of AI SDK 4 are no chunks, but are given as they are, so that they can be told.
+    The lines of AI SDK 4 are no chunks; they are given as they are, so that `judge` can recognise them.
 
     Raises:
         RemoteProtocolError: an event is too large.
@@ -102,7 +102,9 @@ def judge(events: Iterable[Event], client: ClientName = "portable", *, continues
     try:
         for line, data, is_whole in events:
             if not is_whole:
-                _refuse_cut_off(count)
+                # A body without a single whole event breaks `no-chunks`.
+                if count:
+                    raise remote_error("event-cut-off", "", RULES["event-cut-off"].meaning)
                 break
             _read(state, reader, profile, data)
             count += 1
@@ -117,12 +119,6 @@ def judge(events: Iterable[Event], client: ClientName = "portable", *, continues
             violation = msgspec.structs.replace(violation, remedy=remedy)
     warnings = [_violation("untidy", lines.get(error, line), error) for error in state.warnings]
     return Verdict(count, _releases(state.asks), reader.message, violation, warnings)
-
-
-def _refuse_cut_off(count: int) -> None:
-    # A body of which nothing is read at all is known by another rule.
-    if count:
-        raise remote_error("event-cut-off", "", RULES["event-cut-off"].meaning)
 
 
 def _violation(level: Level, line: int, error: ProtocolError) -> Violation:

@@ -3,16 +3,17 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from usechat.agents.chat import Approval, ToolAnswer
 from usechat.errors import RequestError
 from usechat.history import StoredMessages, Tail
-from usechat.protocol.canonical import canonical
 from usechat.protocol.messages import Role, UIMessage, is_tool_call, tool_name
 from usechat.protocol.requests import ChatRequest
+from usechat.protocol.values import canonical
+from usechat.turns.chat import Approval, ToolAnswer
+from usechat.turns.pending import Admission
 
-__all__ = ["EXPIRED", "NOTHING_OPEN", "Admission", "Verify", "admit", "admit_unkept"]
+__all__ = ["EXPIRED", "NOTHING_OPEN", "Verify", "admit", "admit_unkept"]
 
 NOTHING_OPEN: Final = "This answers no tool call or approval that is open."
 EXPIRED: Final = "This approval has expired, so nothing was done."
@@ -22,31 +23,6 @@ _NOT_FROM_USER: Final = "The last message must be from the user."
 _Part: TypeAlias = dict[str, Any]
 Verify: TypeAlias = Callable[[str, str, str, Any], str]
 """Takes the id of an approval as the client has it, and the call: its id, its tool and its input."""
-
-
-class Admission(Struct, frozen=True):
-    """What a turn begins with: of the chat that ended with `after`, the first `keep` messages, and after them the new.
-
-    `question` is the last message after that, the one to answer or to continue, and `text` what the user said last.
-    `approval_ids` are those of the approvals as the client has them. `messages` are all, if it is the client that keeps
-    them; what was kept and is new is then of no use.
-    """
-
-    after: Tail
-    keep: int
-    new: list[UIMessage]
-    question: UIMessage
-    text: str
-    continues: UIMessage | None = None
-    tool_results: list[ToolAnswer] = []
-    approvals: list[Approval] = []
-    approval_ids: list[str] = []
-    messages: list[UIMessage] | None = None
-
-    @property
-    def spends(self) -> Sequence[str]:
-        """The ids that may be used once: where the server keeps the messages, they say which approvals are open."""
-        return () if self.messages is None else self.approval_ids
 
 
 def admit(request: ChatRequest, stored: StoredMessages, *, writing: str | None = None) -> Admission:

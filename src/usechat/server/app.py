@@ -1,4 +1,4 @@
-"""The whole as an app: the chat, and what a server has beside it."""
+"""A whole app: the chat, its page, and the routes by which a server is watched."""
 
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -6,19 +6,16 @@ from functools import partial
 from typing import Final
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Lifespan
 
-from usechat.agents.registry import AnyAgent
 from usechat.history import HistoryStore
+from usechat.integrations import AnyAgent
 from usechat.protocol.clients import ClientName
 from usechat.protocol.requests import Limits
 from usechat.server.arguments import check_arguments, check_path, listed
 from usechat.server.bearer import Authenticate
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
 from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint
@@ -28,6 +25,7 @@ from usechat.server.page import PageAgent, page_routes
 from usechat.server.responses import StreamLimits
 from usechat.stores import TurnStore
 from usechat.stores.urls import LEASE
+from usechat.turns.settings import ChatSettings
 
 __all__ = ["app_lifespan", "create_app", "how_to_connect", "service_routes"]
 
@@ -44,7 +42,7 @@ _HOW_TO_CONNECT: Final = """\
 
 
 def how_to_connect(url: str, *, token: bool = False) -> str:
-    """Give the lines that call the chat at this URL from a terminal and from a page, as somebody who has a token."""
+    """The lines that call the chat at this URL from a terminal and from a page, perhaps with a token."""
     curl = '-H "authorization: Bearer $TOKEN" \\\n    ' if token else ""
     page = ", headers: { Authorization: `Bearer ${token}` }" if token else ""
     return _HOW_TO_CONNECT.format(url=url, curl=curl, page=page)
@@ -73,22 +71,21 @@ def create_app(
 ) -> Starlette:
     """Make the app that serves an agent to `useChat()` at `path`, with `/`, `/healthz`, `/readyz` and `/metrics`.
 
-    `store` is where running turns are kept: in this process, or at the URL of a Redis that all workers share, such as
-    `redis://localhost` or `rediss://user:password@host`. There a turn is lost, and ended by another worker, when its
-    own gives no sign of life for `lease` seconds; the `approval_secret` is needed, too.
-    `history` is where chats are kept: in memory, at a database URL, in a History that stays its maker's to close, or
-    by the `"client"`, whose approvals are signed with `approval_secret`, of 32 bytes or more.
-    `client` goes before the one in `settings`. `cors` are the origins whose pages may call the chat, `allowed_hosts`
-    the names that the server goes by. A server that is told to end gives running turns `grace` seconds; with None the
-    app leaves signals alone. The list of chats is for users who are signed in; where nobody signs in, `lists_all` gives
-    everybody the list of all chats. With `page`, a chat page for this agent is served at `/`; its text may show images
-    of this server below the paths `page_images`, such as `/charts/`.
+    `store` keeps running turns: in this process, or at the URL of a Redis that all workers share, such as
+    `redis://localhost` or `rediss://user:password@host`. There another worker ends a turn whose own worker is silent
+    for `lease` seconds, and the `approval_secret` is needed, too.
+    `history` keeps chats: in memory, at a database URL, or in a History that you close yourself. With `"client"` the
+    page keeps them, and approvals are signed with `approval_secret`, of 32 bytes or more.
+    `client` overrides the one in `settings`. `cors` lists the origins whose pages may call the chat, `allowed_hosts`
+    the names of the server. When the server ends, running turns get `grace` seconds; with None the app leaves signals
+    alone. Only users who are signed in get a list of their chats; where nobody signs in, `lists_all` gives everybody
+    the list of all chats. With `page`, a chat page for this agent is served at `/`; its text may show images of this
+    server below the paths `page_images`, such as `/charts/`.
 
     Raises:
-        TypeError: What is given is no agent, or an argument cannot be what it is for.
-        ValueError: The path, one of images, an origin, a host or a URL is not one, or the secret is missing or too
-            short.
-        ImportError: The package that the database or the store needs is not installed.
+        TypeError: The agent is not one, or an argument has the wrong type.
+        ValueError: A path, an origin, a host or a URL is not one, or the secret is missing or too short.
+        ImportError: The package for the database or the store is not installed.
     """
     check_arguments(
         path=path,
@@ -101,7 +98,8 @@ def create_app(
     )
     check_path(path)
     origins = listed(cors)
-    middleware = _middleware(origins, allowed_hosts, credentials=cors_credentials)
+    middleware = [] if allowed_hosts is None else [host_check(listed(allowed_hosts))]
+    middleware.append(cors_middleware(origins, credentials=cors_credentials) if origins else no_cors())
     endpoint = ChatEndpoint(
         agent,
         authenticate=authenticate,
@@ -117,45 +115,35 @@ def create_app(
         origins=origins,
         lists_all=lists_all,
     )
-    pages = []
-    if page:
-        profile, lists = client or settings.client, lists_all or authenticate is not None
-        keeps = history != "client"
-        shown = PageAgent(
-            path=path,
-            client=profile,
-            keeps=keeps,
-            lists=lists and keeps,
-            socket=f"{path}/ws",
-            images=tuple(listed(page_images)),
-        )
-        pages = page_routes([shown], authenticate)
-    return _assemble(endpoint, path, middleware, partial(app_lifespan, endpoint.chats, endpoint.serve, grace), pages)
+    keeps = history != "client"
+    shown = PageAgent(
+        path=path,
+        client=client or settings.client,
+        keeps=keeps,
+        lists=keeps and (lists_all or authenticate is not None),
+        socket=f"{path}/ws",
+        images=tuple(listed(page_images)),
+    )
 
+    async def about(request: Request) -> Response:
+        url = str(request.url.replace(path=request.scope.get("root_path", "") + path, query=""))
+        return PlainTextResponse(f"usechat serves an agent to useChat() at {url}\n\n{how_to_connect(url)}")
 
-def _assemble(
-    endpoint: ChatEndpoint, path: str, middleware: list[Middleware], lifespan: Lifespan[Starlette], pages: list[Route]
-) -> Starlette:
-    beside = _routes(endpoint.chats, path)
-    # Routes are tried in their order.
-    routes = [*endpoint.routes(path), *pages, *beside]
-    app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
+    front = page_routes([shown], authenticate) if page else [Route("/", about)]
+    app = Starlette(
+        routes=[*endpoint.routes(path), *front, *service_routes(endpoint.chats)],
+        middleware=middleware,
+        lifespan=partial(app_lifespan, endpoint.chats, endpoint.serve, grace),
+    )
     app.state.endpoint = endpoint
     return app
-
-
-def _middleware(
-    origins: Collection[str], hosts: Collection[str] | str | None, *, credentials: bool
-) -> list[Middleware]:
-    checks = [] if hosts is None else [host_check(listed(hosts))]
-    return [*checks, cors_middleware(origins, credentials=credentials) if origins else no_cors()]
 
 
 @asynccontextmanager
 async def app_lifespan(
     chats: Chats, serve: Callable[[], AbstractAsyncContextManager[None]], grace: float | None, app: Starlette
 ) -> AsyncGenerator[None, None]:
-    """Let the chats work by `serve`, and end them when a signal comes."""
+    """Serve the chats, and drain them when a signal comes."""
     async with serve():
         if grace is None:
             yield
@@ -164,16 +152,8 @@ async def app_lifespan(
             yield
 
 
-def _routes(chats: Chats, path: str) -> list[Route]:
-    async def about(request: Request) -> Response:
-        url = str(request.url.replace(path=request.scope.get("root_path", "") + path, query=""))
-        return PlainTextResponse(f"usechat serves an agent to useChat() at {url}\n\n{how_to_connect(url)}")
-
-    return [Route("/", about), *service_routes(chats)]
-
-
 def service_routes(chats: Chats) -> list[Route]:
-    """What whoever runs the server asks it: whether it lives, whether it takes new turns, and its metrics."""
+    """`/healthz`, `/readyz` (whether it takes new turns) and `/metrics`."""
 
     async def healthy(_request: Request) -> Response:
         return PlainTextResponse("ok\n")

@@ -1,4 +1,4 @@
-"""What an app and an endpoint are made with: whatever they cannot take is refused when they are made."""
+"""The arguments of apps and endpoints: a wrong one is refused when the app is made, not by its first request."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -6,9 +6,9 @@ from typing import Any, Final, cast
 
 from usechat.history import HistoryStore
 from usechat.protocol.requests import Limits
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.responses import StreamLimits
 from usechat.stores import TurnStore
+from usechat.turns.settings import ChatSettings
 
 __all__ = ["check_arguments", "check_path", "listed"]
 
@@ -55,10 +55,10 @@ _ARGUMENTS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
 
 
 def check_arguments(**given: object) -> None:
-    """Look at the types of arguments, by their names; whoever uses them looks at their values.
+    """Check the types of arguments, by their names.
 
     Raises:
-        TypeError: One cannot be what it is for.
+        TypeError: One has the wrong type.
     """
     for name, value in given.items():
         fits, what = _ARGUMENTS[name]
@@ -69,15 +69,15 @@ def check_arguments(**given: object) -> None:
 
 
 def check_path(path: str) -> None:
-    """Refuse what cannot be the path of an endpoint.
+    """Check the path of an endpoint.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: It is not one.
     """
     if not _PATH.fullmatch(path):
         raise ValueError(f"{path!r} is not a path such as /api/name.")
 
 
 def listed(names: Collection[str] | str) -> Collection[str]:
-    """Give the names as a collection: one alone may come as a string."""
+    """The names as a collection; a string is one name."""
     return (names,) if isinstance(names, str) else names

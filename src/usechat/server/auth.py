@@ -1,4 +1,7 @@
-"""Who is asking, by JWTs; and all other ways to say so, which need no more than `bearer`."""
+"""Who is asking: users of JWTs, and all of `bearer`.
+
+`bearer` is a file of its own because most apps need no more: the packages for JWTs take 9 MB and a tenth of the start.
+"""
 
 import logging
 import threading
@@ -37,13 +40,13 @@ JwtAlgorithm: TypeAlias = Literal["HS256", "RS256", "ES256", "EdDSA"]
 
 _log = logging.getLogger(__name__)
 
-# A secret that anybody can fetch is none, so a published key set has no keys for HS256.
+# A published key set has no keys for HS256: a secret that anybody can fetch is none.
 _PUBLIC_KEY_ALGORITHMS: Final = frozenset({"RS256", "ES256", "EdDSA"})
 _ALGORITHMS: Final = _PUBLIC_KEY_ALGORITHMS | {"HS256"}
 
 _RETRY_SECONDS: Final = 15
 _UNKNOWN_KEY_SECONDS: Final = 60.0
-# A provider that is away for a while signs nobody out, but a key that it withdrew is not believed for ever.
+# While its provider is away a key counts for this long; longer, and one that was withdrawn would count for ever.
 _STALE_SECONDS: Final = 3600.0
 _MAX_KEY_SET: Final = 1024 * 1024
 # In seconds since 1970, and far beyond what any provider issues.
@@ -62,10 +65,10 @@ def _read_keys(content: bytes) -> list[dict[str, Any]]:
 
 
 class JwtKeys:
-    """The keys of a JWKS that may sign a token, each for one algorithm; keys for other things are left out.
+    """The keys of a JWKS that may sign a token, each for one algorithm; keys for other uses are left out.
 
     Raises:
-        ValueError: None is left.
+        ValueError: No key is left.
     """
 
     def __init__(self, keys: Iterable[dict[str, Any]], *, algorithms: Collection[str] = _ALGORITHMS) -> None:
@@ -79,7 +82,7 @@ class JwtKeys:
 
     @classmethod
     def static(cls, algorithm: JwtAlgorithm, key: str | bytes, *, kid: str | None = None) -> Self:
-        """Take one key: a secret of at least 32 bytes for HS256, else a public key in PEM.
+        """Take one key: a secret of at least 32 bytes for HS256, a public key in PEM for the others.
 
         Raises:
             ValueError: The key is not one for this algorithm, or too short.
@@ -99,7 +102,7 @@ class JwtKeys:
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: It is no key set, or holds a secret, or none of its keys can be used.
+            ValueError: It is not a key set, holds a secret, or has no key that can be used.
         """
         keys = _read_keys(Path(path).read_bytes())
         if any(key.get("kty") == "oct" for key in keys):
@@ -107,7 +110,7 @@ class JwtKeys:
         return cls(keys, algorithms=_PUBLIC_KEY_ALGORITHMS)
 
     def find(self, kid: str | None) -> PyJWK | None:
-        """Give the key of this id; an only key is meant by a token that names none, and one without an id by any."""
+        """The key of this id. A key without an id fits every token, and an only key fits a token that names none."""
         only = next(iter(self._by_kid.values())) if kid is None and len(self._by_kid) == 1 else None
         return self._by_kid.get(kid) or self._by_kid.get(None) or only
 
@@ -127,19 +130,14 @@ def _usable(fields: dict[str, Any], algorithms: Collection[str]) -> PyJWK | None
 class JwksUrl:
     """The key set that an identity provider publishes, fetched when it is needed and kept for `lifetime` seconds.
 
-    A token with an unknown key has it fetched again, at most once a minute. No redirect is followed.
+    A token with an unknown key has it fetched again, at most once a minute. Redirects are not followed.
 
     Raises:
         ValueError: The URL is not one of http or https.
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        lifetime: float = 300.0,
-        timeout: float = 5.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, url: str, *, lifetime: float = 300.0, timeout: float = 5.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise ValueError("Keys are fetched by http or https only.")
@@ -153,17 +151,17 @@ class JwksUrl:
         self._downloading = threading.Lock()
 
     async def find(self, kid: str | None) -> PyJWK | None:
-        """Give the key of this id.
+        """The key of this id.
 
         Raises:
-            RequestError: The key set cannot be had, with status 503.
+            RequestError: The key set cannot be fetched, with status 503.
         """
         if self._is_due(kid) or (self._fetching.locked() and self._known(kid) is None):
             async with self._fetching:
                 if self._is_due(kid):
                     await self._fetch()
         if self._clock() - self._fetched > _STALE_SECONDS:
-            sentence = "Who you are cannot be checked at the moment."
+            sentence = "Your sign-in cannot be checked now. Try again in a moment."
             raise RequestError(sentence, status=503, retry_after=_RETRY_SECONDS)
         return self._known(kid)
 
@@ -179,7 +177,7 @@ class JwksUrl:
     async def _fetch(self) -> None:
         self._tried = self._clock()
         try:
-            # The time limit of a socket is for each read, and a server can drip.
+            # The timeout of a socket is for each read, and a server can drip.
             with anyio.fail_after(self._timeout):
                 content = await to_thread.run_sync(self._download, abandon_on_cancel=True)
             self._keys = JwtKeys(_read_keys(content), algorithms=_PUBLIC_KEY_ALGORITHMS)
@@ -188,7 +186,7 @@ class JwksUrl:
             _log.warning("The keys at %s could not be fetched: %r", self._url, problem)
 
     def _download(self) -> bytes:
-        # What was given up goes on in its thread, and each further one beside it would take a thread for good.
+        # A download that was given up goes on in its thread; more of them would take more threads for good.
         if not self._downloading.acquire(blocking=False):
             raise TimeoutError("The download before this one has not ended.")
         try:
@@ -198,13 +196,13 @@ class JwksUrl:
 
 
 def _get(url: str, timeout: float) -> bytes:
-    # Not the opener of the standard library, which follows redirects and opens files.
+    # The default opener of the standard library follows redirects and opens files.
     opener = OpenerDirector()
     for scheme in (ProxyHandler(), HTTPHandler(), HTTPSHandler()):
         opener.add_handler(scheme)
     with opener.open(url, timeout=timeout) as response:
         if response.status != 200:
-            raise ValueError(f"The answer has the status {response.status}.")
+            raise ValueError(f"The response has the status {response.status}.")
         content: bytes = response.read(_MAX_KEY_SET + 1)
     if len(content) > _MAX_KEY_SET:
         raise ValueError(f"The key set is larger than {_MAX_KEY_SET:,} bytes.")
@@ -212,7 +210,7 @@ def _get(url: str, timeout: float) -> bytes:
 
 
 class JwtAuth:
-    """Knows users by the `sub` of a JWT that one of the keys has signed, for this audience, by this issuer."""
+    """The user is the `sub` of a JWT that one of the keys has signed, for this audience and by this issuer."""
 
     def __init__(
         self,
@@ -230,10 +228,10 @@ class JwtAuth:
         self._leeway = leeway
 
     async def __call__(self, connection: HTTPConnection) -> str | None:
-        """Give the user of the connection's token.
+        """The user of the connection's token.
 
         Raises:
-            RequestError: The published keys cannot be had, with status 503.
+            RequestError: The published keys cannot be fetched, with status 503.
         """
         token = bearer_token(connection)
         if token is None:
@@ -258,7 +256,7 @@ class JwtAuth:
         )
         for name in ("exp", "nbf", "iat"):
             value = claims.get(name, 0)
-            # The library takes whatever Python makes a whole number of, also a text, and one of 400 digits.
+            # PyJWT accepts all that `int()` does: also a text, and a number of 400 digits.
             if type(value) not in (int, float) or abs(value) > _LATEST:
                 raise InvalidTokenError(f"{name} is no time.")
         return claims["sub"]

@@ -16,9 +16,9 @@ __all__ = ["USER", "Authenticate", "BearerTokens", "authenticated", "bearer_toke
 Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[str | None] | str | None]
 
 USER: Final = "usechat.user"
-"""Where the scope of a connection has its user, if the app has found one by its own means."""
+"""The key under which the scope of a connection has its user, if the app has found one by its own means."""
 
-# RFC 6750, section 2.1; longer ones are refused before anybody spends time on them.
+# RFC 6750, section 2.1; a longer one is refused before it costs time.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,16384}={0,2}")
 _HEADER: Final = re.compile(rf"(?i:bearer) +({_TOKEN.pattern})")
 _SUBPROTOCOL: Final = re.compile(rf"bearer\.({_TOKEN.pattern})")
@@ -29,12 +29,12 @@ _THREADS: Final = Threads(32)
 
 
 async def authenticated(authenticate: Authenticate, connection: HTTPConnection) -> str | None:
-    """Give the id of the connection's user, or None if it has none.
+    """The id of the connection's user, or None if it has none.
 
-    A function of the app's that is not async gets a thread, since it may block.
+    A function that is not async runs in a thread, since it may block.
 
     Raises:
-        RequestError: There was no answer in time, with status 503.
+        RequestError: It took more than 8 seconds, with status 503.
     """
     try:
         async with asyncio.timeout(_HOOK_SECONDS):
@@ -42,12 +42,12 @@ async def authenticated(authenticate: Authenticate, connection: HTTPConnection) 
                 return authenticate(connection)
             return await _THREADS.call(authenticate, connection) or None
     except TimeoutError:
-        sentence = "It could not be found out in time who you are. Try again in a moment."
+        sentence = "Checking your sign-in took too long. Try again in a moment."
         raise RequestError(sentence, status=503, retry_after=5) from None
 
 
 def bearer_token(connection: HTTPConnection) -> str | None:
-    """Give the token of `Authorization: Bearer <token>`, or of a WebSocket's subprotocol `bearer.<token>`."""
+    """The token of `Authorization: Bearer <token>`, or of a WebSocket's subprotocol `bearer.<token>`."""
     values, form = connection.headers.getlist("authorization"), _HEADER
     if not values and connection.scope["type"] == "websocket":
         offered = ",".join(connection.headers.getlist("sec-websocket-protocol")).split(",")
@@ -62,10 +62,10 @@ def is_token(text: str) -> bool:
 
 
 class BearerTokens:
-    """Knows users by opaque tokens, of which it keeps only the SHA-256 digests.
+    """The users of opaque tokens, of which it keeps only the SHA-256 digests.
 
     Raises:
-        ValueError: A token holds what no header can carry, or a user has no id.
+        ValueError: A token has a character that no header can carry, or a user has no id.
     """
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
@@ -75,10 +75,10 @@ class BearerTokens:
 
     @classmethod
     def from_hashes(cls, users: Mapping[str, str]) -> Self:
-        """Make it from the users by the SHA-256 of their tokens, in hexadecimal.
+        """Take users by the SHA-256 of their tokens, in hexadecimal.
 
         Raises:
-            ValueError: A hash is not the SHA-256 of anything, or a user has no id.
+            ValueError: A hash is not a SHA-256, or a user has no id.
         """
         if not all(map(_SHA256.fullmatch, users)):
             raise ValueError("A token's hash must be its SHA-256 in 64 hexadecimal digits.")
@@ -88,7 +88,7 @@ class BearerTokens:
 
     def __call__(self, connection: HTTPConnection) -> str | None:
         token = bearer_token(connection)
-        # How long the look-up takes tells at most how a digest begins, and nobody can choose a token by its digest.
+        # The time of the lookup shows at most how a digest begins, and nobody can choose a token by its digest.
         return self._users.get(_digest(token)) if token else None
 
 

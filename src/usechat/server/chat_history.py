@@ -5,28 +5,26 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from usechat.errors import DatabaseBusyError, ProtocolError, RequestError
 from usechat.history import ChatEntry, HistoryStore
-from usechat.history.bodies import decode
+from usechat.history.store import decode
 from usechat.ids import new_id
-from usechat.protocol.clients import ClientName
 from usechat.protocol.codec import decode_chunk, encode_chunk
 from usechat.protocol.messages import UIMessage
-from usechat.protocol.part_chunks import chunks_of_parts
 from usechat.protocol.reader import MessageReader
-from usechat.protocol.requests import ChatRequest
+from usechat.protocol.replay import chunks_of_parts
 from usechat.protocol.state import StreamState
 from usechat.protocol.writer import MessageWriter
-from usechat.server.admission import EXPIRED, Admission, admit, admit_unkept
+from usechat.server.admission import EXPIRED, admit, admit_unkept
 from usechat.server.signatures import ApprovalSigner, AskedCall, signed_approval_ids
 from usechat.slices import Slices
 from usechat.stores import TurnHead
-from usechat.turns.opening import Answers
+from usechat.turns.pending import Admission, PendingTurn
 from usechat.turns.turns import NOT_FOUND
 
 __all__ = ["ChatHistory", "ClientHistory", "ServerHistory"]
@@ -40,85 +38,6 @@ _BROKEN: Final = (msgspec.MsgspecError, ProtocolError, AttributeError, KeyError,
 _STORE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 1.0
 _PING_SECONDS: Final = 2.0
-
-
-class ChatHistory(Answers, Protocol):
-    """Says what of a request is believed, and keeps what is to be kept of a turn."""
-
-    def key(self, chat_id: str, owner: str) -> str:
-        """What the store of turns knows the chat by."""
-        ...
-
-    def names(self, head: TurnHead) -> Mapping[str, str]:
-        """What the log calls the turn's chat."""
-        ...
-
-    async def admit(self, request: ChatRequest, owner: str, writing: str | None = None) -> Admission:
-        """Say with which messages a turn would begin; nothing is written yet.
-
-        `writing` is the id of the message that a running turn of the chat is still writing.
-
-        Raises:
-            RequestError: The chat is somebody else's, or the request claims what is not true.
-        """
-        ...
-
-    async def begin(self, head: TurnHead, epoch: int, admission: Admission) -> None:
-        """The turn begins.
-
-        Raises:
-            RequestError: The chat has become somebody else's.
-            TailChangedError: Somebody has written to the chat since the admission.
-        """
-        ...
-
-    async def load(self, head: TurnHead) -> list[UIMessage]:
-        """All messages of the turn's chat."""
-        ...
-
-    async def messages(
-        self, chat_id: str, owner: str, before: str | None, limit: int | None
-    ) -> list[tuple[str, bytes]]:
-        """The ids and the JSON of the last messages before one of them; none of a chat that is somebody else's.
-
-        Raises:
-            RequestError: This server keeps no messages.
-        """
-        ...
-
-    async def chats(self, owner: str, after: str | None, limit: int) -> list[ChatEntry]:
-        """The owner's chats after this place of their list, the newest first.
-
-        Raises:
-            RequestError: This server keeps no messages, or it is not a place.
-        """
-        ...
-
-    def check_keeps(self) -> None:
-        """Find out whether there is anything to delete.
-
-        Raises:
-            RequestError: This server keeps no messages.
-        """
-        ...
-
-    async def delete(self, chat_id: str, owner: str) -> bool:
-        """Delete the chat, if it is not somebody else's, and tell whether it is not.
-
-        Raises:
-            RequestError: This server keeps no messages.
-        """
-        ...
-
-    def writer(
-        self, head: TurnHead, continues: UIMessage | None, *, client: ClientName, value_limit: int
-    ) -> MessageWriter:
-        """Make the writer of the turn's message."""
-        ...
-
-    async def answers(self) -> bool:
-        """Whether chats can be kept now."""
-        ...
 
 
 class _Pending(Struct, eq=False):
@@ -142,20 +61,23 @@ class ServerHistory:
         self._pending: dict[str, _Pending] = {}
 
     def key(self, chat_id: str, owner: str) -> str:
+        """What the store of turns knows the chat by."""
         return chat_id
 
     def names(self, head: TurnHead) -> Mapping[str, str]:
+        """What the log calls the turn's chat."""
         return {"chat": head.chat}
 
-    async def admit(self, request: ChatRequest, owner: str, writing: str | None = None) -> Admission:
-        await self._settle(request.id)
-        look = partial(admit, request, writing=writing)
-        admission = await _or_not_found(self._history.read(request.id, owner, look))
+    async def admit(self, pending: PendingTurn) -> Admission:
+        await self._settle(pending.chat_id)
+        look = partial(admit, pending.asked, writing=pending.writing)
+        admission = await _or_not_found(self._history.read(pending.chat_id, pending.head.owner, look))
         if admission.approvals and admission.after.written + self._approval_ttl <= time.time():
             raise RequestError(EXPIRED, status=409)
         return admission
 
-    async def begin(self, head: TurnHead, epoch: int, admission: Admission) -> None:
+    async def begin(self, pending: PendingTurn, epoch: int) -> None:
+        head, admission = pending.head, pending.admission
         await _or_not_found(
             self._history.begin(
                 head.chat,
@@ -190,6 +112,11 @@ class ServerHistory:
     async def messages(
         self, chat_id: str, owner: str, before: str | None, limit: int | None
     ) -> list[tuple[str, bytes]]:
+        """The ids and the JSON of the last messages before one of them; none of a chat that is somebody else's.
+
+        Raises:
+            RequestError: This server keeps no messages; also of the three below.
+        """
         pending = self._pending.get(chat_id)
         try:
             rows = await self._history.load_json(chat_id, owner, before=before, limit=limit)
@@ -207,15 +134,21 @@ class ServerHistory:
         return rows
 
     async def chats(self, owner: str, after: str | None, limit: int) -> list[ChatEntry]:
+        """The owner's chats after this place of their list, the newest first.
+
+        Raises:
+            RequestError: It is not a place.
+        """
         try:
             return await self._history.chats(owner, after=after, limit=limit)
         except ValueError as error:
             raise RequestError(str(error)) from error
 
     def check_keeps(self) -> None:
-        pass
+        """Find out whether there is anything to delete."""
 
     async def delete(self, chat_id: str, owner: str) -> bool:
+        """Delete the chat, if it is not somebody else's, and say whether it is not."""
         try:
             await self._history.delete(chat_id, owner)
         except PermissionError:
@@ -225,14 +158,13 @@ class ServerHistory:
             pending.writing.cancel()
         return True
 
-    def writer(
-        self, head: TurnHead, continues: UIMessage | None, *, client: ClientName, value_limit: int
-    ) -> MessageWriter:
+    def writer(self, head: TurnHead, continues: UIMessage | None, value_limit: int) -> MessageWriter:
         return MessageWriter(
-            head.message_id, new_id=new_id, client=client, continues=continues, value_limit=value_limit
+            head.message_id, new_id=new_id, client=head.client, continues=continues, value_limit=value_limit
         )
 
-    async def answers(self) -> bool:
+    async def ping(self) -> bool:
+        """Whether chats can be kept now."""
         try:
             await self._history.ping(within=_PING_SECONDS)
         except DatabaseBusyError:
@@ -277,19 +209,20 @@ class ClientHistory:
     def names(self, head: TurnHead) -> Mapping[str, str]:
         return {"chat": _chat_id(head)}
 
-    async def admit(self, request: ChatRequest, owner: str, writing: str | None = None) -> Admission:
+    async def admit(self, pending: PendingTurn) -> Admission:
         messages, slices = list[UIMessage](), Slices()
-        for message in request.decoded():
+        for message in pending.asked.decoded():
             messages.append(message)
             await slices.pause()
-        admission = admit_unkept(request, messages, partial(self._verify, request.id, owner))
+        verify = partial(self._verify, pending.chat_id, pending.head.owner)
+        admission = admit_unkept(pending.asked, messages, verify)
         if admission.continues is not None:
             _check_continuable(admission.continues)
         return admission
 
-    async def begin(self, head: TurnHead, epoch: int, admission: Admission) -> None:
+    async def begin(self, pending: PendingTurn, epoch: int) -> None:
         # The store of turns lets an approval count once; here it is known before a turn gives way to another one.
-        for approval_id in admission.approval_ids:
+        for approval_id in pending.admission.approval_ids:
             self._signer.use(approval_id)
 
     async def has_ended(self, head: TurnHead) -> bool:
@@ -315,23 +248,25 @@ class ClientHistory:
     async def delete(self, chat_id: str, owner: str) -> bool:
         raise _keeps_none()
 
-    def writer(
-        self, head: TurnHead, continues: UIMessage | None, *, client: ClientName, value_limit: int
-    ) -> MessageWriter:
+    def writer(self, head: TurnHead, continues: UIMessage | None, value_limit: int) -> MessageWriter:
         return MessageWriter(
             head.message_id,
             new_id=self._new_id,
-            client=client,
+            client=head.client,
             continues=continues,
             value_limit=value_limit,
             approval_id=signed_approval_ids(self._signer, _chat_id(head), head.owner),
         )
 
-    async def answers(self) -> bool:
+    async def ping(self) -> bool:
         return True
 
     def _verify(self, chat_id: str, owner: str, approval_id: str, call_id: str, tool: str, value: Any) -> str:
         return self._signer.verify(approval_id, AskedCall(chat_id, owner, call_id, tool, value))
+
+
+ChatHistory: TypeAlias = ServerHistory | ClientHistory
+"""Says what of a request is believed, and keeps what is to be kept of a turn: a `TurnHistory`, and more."""
 
 
 def _keeps_none() -> RequestError:

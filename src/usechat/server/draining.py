@@ -1,4 +1,13 @@
-"""What comes before a server's own shutdown: no new turns, some time for those that run, and an end for all."""
+"""Before a server's own shutdown: take no new turns, give the running ones some time, then end them.
+
+Theory of operation
+-------------------
+Python calls a signal's handler in the main thread, between two instructions, also while an agent holds the event loop.
+So `_on_signal` starts the timer of `exit_hard` itself and leaves the rest to the loop, by `call_soon_threadsafe`.
+
+The first signal starts the task `_drain`, the second `_hurry`; later ones add a timer and nothing else. At its end the
+task that was started last puts the handlers of before back and raises the signal again, for the server.
+"""
 
 import asyncio
 import logging
@@ -16,10 +25,10 @@ __all__ = ["drain_on_signals"]
 
 _log = logging.getLogger(__name__)
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-# What a process may still take after its grace, or after a second signal.
+# How long the process may take after its grace, or after a second signal.
 _LAST_SECONDS: Final = 8.0
 _HURRIED_SECONDS: Final = 1.0
-# What the server itself may take after the last turn has ended.
+# How long the server itself may take after the last turn has ended.
 _SERVER_SECONDS: Final = 4.0
 
 
@@ -27,16 +36,15 @@ _SERVER_SECONDS: Final = 4.0
 def drain_on_signals(chats: Chats, *, grace: float, exit_hard: bool = False) -> Generator[None, None, None]:
     """Let SIGTERM and SIGINT drain the chats first and reach the server's own handlers afterwards.
 
-    Enter it in your app's lifespan. To drain when the lifespan ends would be too late, since a server waits for open
-    responses before that. Running turns get `grace` seconds; a second signal ends them at once. With `exit_hard` the
-    process ends a few seconds later whatever still runs: an agent that cannot be cancelled, a database that hangs.
+    Enter it in your app's lifespan. The end of the lifespan would be too late, because a server waits for open
+    responses before it. Running turns get `grace` seconds; a second signal ends them at once. With `exit_hard` the
+    process exits a few seconds later, also with an agent that cannot be cancelled or a database that hangs.
     """
     if threading.current_thread() is not threading.main_thread():
-        # Python gives signals to the main thread only.
+        # Only the main thread may set handlers.
         yield
         return
     hook = _Hook(chats, grace, exit_hard=exit_hard)
-    hook.install()
     try:
         yield
     finally:
@@ -52,13 +60,9 @@ class _Hook:
         self._loop = asyncio.get_running_loop()
         self._draining: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
-        # A bound method is a new object each time, and `remove` must know its own.
+        # Kept, because a bound method is a new object each time and `remove` compares it.
         self._handler = self._on_signal
-        self._previous = {number: signal.getsignal(number) for number in _SIGNALS}
-
-    def install(self) -> None:
-        for number in _SIGNALS:
-            signal.signal(number, self._handler)
+        self._previous = {number: signal.signal(number, self._handler) for number in _SIGNALS}
 
     def remove(self) -> None:
         for number, handler in self._previous.items():
@@ -66,7 +70,6 @@ class _Hook:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        # Here and not in the loop, which an agent may hold.
         self._exit_after(self._grace + _LAST_SECONDS if self._signals == 0 else 2 * _HURRIED_SECONDS)
         self._signals += 1
         self._loop.call_soon_threadsafe(self._begin, number)
@@ -90,7 +93,6 @@ class _Hook:
         self._leave(number)
 
     def _leave(self, number: int) -> None:
-        # What is left to do is the server's, and is not much.
         self._exit_after(_SERVER_SECONDS)
         self.remove()
         signal.raise_signal(number)

@@ -14,29 +14,29 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from usechat.agents.registry import AnyAgent
 from usechat.database import Database
 from usechat.errors import RequestError
 from usechat.extras import missing
 from usechat.history import History, HistoryStore, MemoryHistory
+from usechat.integrations import AnyAgent
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import IDENTIFIER
-from usechat.protocol.requests import Limits, check_cost, decode_request
+from usechat.protocol.requests import Limits, decode_request
 from usechat.server.arguments import check_arguments, check_path, listed
 from usechat.server.bearer import USER, Authenticate, authenticated
-from usechat.server.bodies import VisibleHeaders, address_of, breathe, check_id, json_body, last_seen
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
-from usechat.server.chat_settings import ChatSettings
 from usechat.server.chats import Chats
-from usechat.server.guard import Answer, guarded
-from usechat.server.kept import say_where_kept
+from usechat.server.error_responses import Endpoint, guarded, plain_error
 from usechat.server.metrics import Metrics
 from usechat.server.origins import check_origin, check_origins
-from usechat.server.responses import StreamLimits, TurnResponse, plain_error
+from usechat.server.requests import VisibleHeaders, address_of, check_body, check_id, json_body, last_seen
+from usechat.server.responses import StreamLimits, TurnResponse
 from usechat.server.signatures import ApprovalSigner
+from usechat.server.startup import say_where_kept
 from usechat.server.websocket import ChatSockets
 from usechat.stores import TurnStore
 from usechat.stores.urls import LEASE, open_store
+from usechat.turns.settings import ChatSettings
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -121,7 +121,7 @@ class ChatEndpoint:
         kept, self._database = _open_history(history)
         chat_history = _chat_history(kept, approval_secret, settings.approval_ttl, metrics)
         turns = open_store(
-            store, secret=approval_secret, lease=lease, keep_spent=settings.approval_ttl + _LATE, scope=scope
+            store, secret=approval_secret, lease=lease, keep_used=settings.approval_ttl + _LATE, scope=scope
         )
         self._kept = kept, turns
         self._has_said_where = False
@@ -203,9 +203,9 @@ class ChatEndpoint:
             raise ImportError(missing("ChatEndpoint.router()", error, "fastapi")) from error
         return chat_router(self._routes(path), path, self.serve, self._depends, names_user=self._names_user)
 
-    def _route(self, answer: Answer) -> Answer:
+    def _route(self, endpoint: Endpoint) -> Endpoint:
         async def route(request: Request) -> Response:
-            return await guarded(answer, request, self._refused)
+            return await guarded(endpoint, request, self._refused)
 
         return route
 
@@ -217,8 +217,7 @@ class ChatEndpoint:
         arrived = time.monotonic()
         user = await self._user(request)
         body = await json_body(request, limit=self._limits.body, deadline=_BODY_DEADLINE)
-        check_cost(body, self._limits)
-        await breathe(body)
+        await check_body(body, self._limits)
         asked, headers = decode_request(body, self._limits, checked=True), VisibleHeaders(request.scope["headers"])
         reader = await self.chats.begin(asked, user, headers, address=address_of(request))
         return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
@@ -289,7 +288,7 @@ class ChatEndpoint:
 class _Route(Route):
     """A route without what Starlette puts around a response, which an open stream would keep to its end."""
 
-    def __init__(self, path: str, endpoint: Answer, methods: list[str]) -> None:
+    def __init__(self, path: str, endpoint: Endpoint, methods: list[str]) -> None:
         super().__init__(path, endpoint, methods=methods)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,35 +19,22 @@ from usechat.server.bearer import USER
 
 __all__ = ["SSE_EXAMPLE", "ChatBody", "ChatList", "ChatMessage", "ChatPart", "ListedChat", "chat_router"]
 
-SSE_EXAMPLE: Final = """\
-id: 1d93adb5.1
-data: {"type":"start","messageId":"msg-1"}
-
-id: 1d93adb5.2
-data: {"type":"start-step"}
-
-id: 1d93adb5.3
-data: {"type":"text-start","id":"text-1"}
-
-id: 1d93adb5.4
-data: {"type":"text-delta","id":"text-1","delta":"Hello"}
-
-id: 1d93adb5.5
-data: {"type":"text-end","id":"text-1"}
-
-id: 1d93adb5.6
-data: {"type":"finish-step"}
-
-id: 1d93adb5.7
-data: {"type":"finish","finishReason":"stop"}
-
-data: [DONE]
-
-"""
+_CHUNKS: Final = (
+    '{"type":"start","messageId":"msg-1"}',
+    '{"type":"start-step"}',
+    '{"type":"text-start","id":"text-1"}',
+    '{"type":"text-delta","id":"text-1","delta":"Hello"}',
+    '{"type":"text-end","id":"text-1"}',
+    '{"type":"finish-step"}',
+    '{"type":"finish","finishReason":"stop"}',
+)
+SSE_EXAMPLE: Final = (
+    "".join(f"id: 1d93adb5.{number}\ndata: {chunk}\n\n" for number, chunk in enumerate(_CHUNKS, 1)) + "data: [DONE]\n\n"
+)
 
 
 class ChatPart(BaseModel):
-    """A part of a UIMessage; what else it has depends on its type."""
+    """A part of a UIMessage; its other fields depend on its type."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -64,9 +51,9 @@ class ChatMessage(BaseModel):
 
 
 class ChatBody(BaseModel):
-    """What `useChat()` posts; fields beside these reach the agent as they are."""
+    """What `useChat()` posts; other fields reach the agent as they are."""
 
-    # Only the documentation is made from it: what comes in is read by `decode_request`.
+    # For the documentation only: `decode_request` reads the body.
     model_config = ConfigDict(extra="allow")
 
     id: str = Field(min_length=1, max_length=512)
@@ -96,8 +83,23 @@ class _Operation(Struct, frozen=True):
     method: Literal["GET", "POST", "DELETE"]
     summary: str
     responses: dict[int | str, dict[str, Any]]
-    status: int = 200
-    extra: dict[str, Any] = {}
+    parameters: list[dict[str, Any]] = []
+    body: dict[str, Any] | None = None
+
+    def add(self, router: APIRouter, route: Route) -> None:
+        extra = {"parameters": self.parameters} if self.body is None else {"requestBody": self.body}
+        router.add_api_route(
+            route.path,
+            route.endpoint,
+            name=self.name,
+            methods=[self.method],
+            summary=self.summary,
+            # The first is that of a success.
+            status_code=int(next(iter(self.responses))),
+            response_class=Response,
+            responses=self.responses,
+            openapi_extra=extra,
+        )
 
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -108,7 +110,7 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _body_schema() -> dict[str, Any]:
-    # FastAPI gives names of its own to the models that it collects, so a reference could miss: they go inline.
+    # Models are inlined: FastAPI names those that it collects itself, so a reference could miss.
     schema = ChatBody.model_json_schema()
     models = schema.pop("$defs")
     models["ChatMessage"]["properties"]["parts"]["items"] = models["ChatPart"]
@@ -134,74 +136,64 @@ _OPERATIONS: Final = {
     "": _Operation(
         "chat",
         "POST",
-        "Send a message, or the answer to a tool call, and read the turn that answers it.",
+        "Send a message or a tool's result, and read the turn that answers it.",
         {200: _STREAM, **_refusals(400, 401, 404, 408, 409, 413, 415, 429, 503)},
-        extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _body_schema()}}}},
+        body={"required": True, "content": {"application/json": {"schema": _body_schema()}}},
     ),
     "/{chat_id}/stream": _Operation(
         "resume_chat",
         "GET",
-        "Read the turn that runs in the chat: what it said so far, and what it says next.",
+        "Read the turn that runs in the chat: what it has said, and what it says next.",
         {200: _STREAM, 204: {"description": "Nothing runs in the chat."}, **_refusals(400, 401)},
-        extra={
-            "parameters": [
-                _CHAT_ID,
-                _parameter("query", "after", "The id of the last event that the client has.", _EVENT_ID),
-                _parameter("header", "Last-Event-ID", "The same, as browsers send it.", _EVENT_ID),
-            ]
-        },
+        parameters=[
+            _CHAT_ID,
+            _parameter("query", "after", "The id of the last event that the client has.", _EVENT_ID),
+            _parameter("header", "Last-Event-ID", "The same, as browsers send it.", _EVENT_ID),
+        ],
     ),
     "/{chat_id}/stop": _Operation(
         "stop_chat",
         "POST",
         "Stop the turn that runs in the chat; what it said is kept.",
         {204: {"description": "Nothing runs in the chat any more."}, **_refusals(400, 401, 403)},
-        status=204,
-        extra={
-            "parameters": [
-                _CHAT_ID,
-                _parameter("query", "turn", "Stop this turn only: a newer one goes on.", {"type": "string"}),
-            ]
-        },
+        parameters=[
+            _CHAT_ID,
+            _parameter("query", "turn", "Stop this turn only: a newer one goes on.", {"type": "string"}),
+        ],
     ),
     "/{chat_id}/messages": _Operation(
         "chat_messages",
         "GET",
         "The messages of the chat, as the client builds them.",
         {200: {"description": "The messages.", "model": list[ChatMessage]}, **_refusals(400, 401, 404)},
-        extra={
-            "parameters": [
-                _CHAT_ID,
-                _parameter("query", "before", "Only messages before the one with this id.", {"type": "string"}),
-                _parameter("query", "limit", "Only the last so many of them.", _COUNT),
-            ]
-        },
+        parameters=[
+            _CHAT_ID,
+            _parameter("query", "before", "Only messages before the one with this id.", {"type": "string"}),
+            _parameter("query", "limit", "At most this many, the last ones.", _COUNT),
+        ],
     ),
     "/{chat_id}": _Operation(
         "delete_chat",
         "DELETE",
         "Delete the chat and its messages; what runs in it is stopped.",
         {204: {"description": "There is no such chat of the user's any more."}, **_refusals(400, 401, 403, 404, 503)},
-        status=204,
-        extra={"parameters": [_CHAT_ID]},
+        parameters=[_CHAT_ID],
     ),
     "s": _Operation(
         "list_chats",
         "GET",
-        "The user's chats, the one that was written to last first.",
+        "The user's chats, the most recent first.",
         {200: {"description": "A page of the list.", "model": ChatList}, **_refusals(400, 401, 403, 404)},
-        extra={
-            "parameters": [
-                _parameter("query", "after", "The `next` of the page before.", {"type": "string"}),
-                _parameter("query", "limit", "How many chats a page has.", {**_COUNT, "default": 50}),
-            ]
-        },
+        parameters=[
+            _parameter("query", "after", "The `next` of the page before.", {"type": "string"}),
+            _parameter("query", "limit", "How many chats a page has.", {**_COUNT, "default": 50}),
+        ],
     ),
 }
 
 
 _UNKNOWN_USER: Final = (
-    "The router of a ChatEndpoint has dependencies, but nobody says whose its chats are, so that everybody could read "
+    "The router of a ChatEndpoint has dependencies, but nothing says whose its chats are, so that everybody could read "
     "them: write ChatEndpoint(agent, user=Depends(...)), or user=None if chats belong to nobody."
 )
 
@@ -214,9 +206,9 @@ def chat_router(
     *,
     names_user: bool,
 ) -> APIRouter:
-    """Make the router with a chat's routes, which were made for `path`, and with `serve` as its lifespan.
+    """The router with a chat's routes, which were made for `path`, and with `serve` as its lifespan.
 
-    `user` is the dependency that gives the user of each request; `names_user` is whether anything does.
+    `user` is the dependency that gives the user of each request; `names_user` is whether that or `authenticate` does.
     """
     identify = _unknown(routes) if user is None else _identified(user)
 
@@ -233,7 +225,7 @@ def chat_router(
         if isinstance(route, WebSocketRoute):
             router.add_api_websocket_route(route.path, route.endpoint, route.name)
         elif isinstance(route, Route):
-            _add(router, route, _OPERATIONS[route.path_format.removeprefix(path)])
+            _OPERATIONS[route.path_format.removeprefix(path)].add(router, route)
     return router
 
 
@@ -248,7 +240,7 @@ def _unknown(routes: Sequence[BaseRoute]) -> Callable[..., Awaitable[None]]:
     checked = False
 
     async def check(connection: HTTPConnection) -> None:
-        # The lifespan of an app that is mounted in another one does not run.
+        # Checked here, too: the lifespan of a mounted app does not run.
         nonlocal checked
         if not checked:
             _check_dependencies(connection.app, routes, check)
@@ -258,28 +250,14 @@ def _unknown(routes: Sequence[BaseRoute]) -> Callable[..., Awaitable[None]]:
 
 
 def _check_dependencies(app: FastAPI, routes: Sequence[BaseRoute], own: Callable[..., object]) -> None:
-    """Refuse an app in which these routes have dependencies but for our own one.
+    """Refuse an app in which these routes have other dependencies than our own.
 
     Raises:
         RuntimeError: They have.
     """
     ours = [route.endpoint for route in routes if isinstance(route, Route | WebSocketRoute)]
-    # Newer releases keep what a router is included with apart from its routes.
+    # Newer releases keep the dependencies of `include_router` apart from the routes.
     effective: Callable[[Any], Iterable[Any]] = getattr(fastapi.routing, "iter_route_contexts", iter)
     for route in cast("Iterable[Any]", effective(app.routes)):
         if getattr(route, "endpoint", None) in ours and any(each.dependency is not own for each in route.dependencies):
             raise RuntimeError(_UNKNOWN_USER)
-
-
-def _add(router: APIRouter, route: Route, operation: _Operation) -> None:
-    router.add_api_route(
-        route.path,
-        route.endpoint,
-        name=operation.name,
-        methods=[operation.method],
-        summary=operation.summary,
-        status_code=operation.status,
-        response_class=Response,
-        responses=operation.responses,
-        openapi_extra=operation.extra,
-    )

@@ -1,4 +1,4 @@
-"""Where a request may come from: the origins of pages, and the names that the server goes by."""
+"""Where a request may come from: the origins of pages, and the host names of the server."""
 
 import logging
 import re
@@ -30,7 +30,7 @@ _Origin = tuple[str, str, int | None]
 
 
 def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
-    """Make the middleware that lets pages of these origins, or of any for `*`, call the chat.
+    """The middleware that lets pages of these origins, or of any for `*`, call the chat.
 
     Raises:
         ValueError: An origin is not one, or `*` comes with credentials.
@@ -41,7 +41,7 @@ def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
         _Cors,
         allow_origins=check_origins(origins),
         allow_methods=["GET", "POST", "DELETE"],
-        # An app's pages may send headers of their own, which only the app knows.
+        # Pages may send headers that only their app knows.
         allow_headers=["*"],
         allow_credentials=credentials,
         expose_headers=_EXPOSED_HEADERS,
@@ -49,7 +49,7 @@ def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
 
 
 def no_cors() -> Middleware:
-    """Make the middleware that says in the log that a page of another origin has asked to call the chat."""
+    """The middleware that logs when a page of another origin asks whether it may call the chat."""
     return Middleware(_NoCors)
 
 
@@ -73,27 +73,27 @@ class _NoCors:
 
 
 def _log_refusal(origin: str) -> None:
-    # What a stranger sends may look like another line.
+    # Escaped, because a stranger's text may look like another line.
     _log.warning("a page of the origin %.200s may not call the chat: list it in cors", ascii(origin))
 
 
 def check_origins(origins: Collection[str]) -> list[str]:
-    """Give the origins, or `*`, as a browser spells them.
+    """The origins, or `*`, as a browser spells them.
 
     Raises:
-        ValueError: One is none.
+        ValueError: One is not an origin.
     """
     return [origin if origin == "*" else _spelled(origin) for origin in origins]
 
 
 def host_check(hosts: Collection[str] = LOOPBACK_HOSTS) -> Middleware:
-    """Make the middleware that refuses other names of this server, as a page uses that rebinds its own name to it.
+    """The middleware that refuses other host names, such as that of a page which rebinds its own name to this server.
 
     Raises:
-        ValueError: A host is not one, or has a port, or there is none.
+        ValueError: A host is not one or has a port, or there is none.
     """
     if not hosts:
-        raise ValueError("A server must go by one name at least.")
+        raise ValueError("allowed_hosts must name one host at least.")
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host!r} is not a host such as chat.example, *.example or [::1], without a port.")
@@ -101,10 +101,10 @@ def host_check(hosts: Collection[str] = LOOPBACK_HOSTS) -> Middleware:
 
 
 def check_origin(request: Request, origins: Collection[str]) -> None:
-    """Let only pages of this site or of these origins change something.
+    """Refuse a change that a page of another site asks for.
 
     Raises:
-        RequestError: The page is another one's, with status 403.
+        RequestError: The page is neither of this site nor of these origins, with status 403.
     """
     if not origin_allowed(request, origins, any_site=True):
         raise RequestError(
@@ -113,9 +113,9 @@ def check_origin(request: Request, origins: Collection[str]) -> None:
 
 
 def origin_allowed(connection: HTTPConnection, origins: Collection[str] = (), *, any_site: bool = False) -> bool:
-    """Whether a request may come from where its browser says: no page, a page of this server, or a listed origin.
+    """Whether a request comes from no page, from a page of this server, or from a listed origin.
 
-    `*` lists something only with `any_site`: a browser sends its cookies with every handshake of a WebSocket.
+    `*` counts only with `any_site`: a browser sends its cookies with every handshake of a WebSocket.
     """
     if any_site and "*" in origins:
         return True
@@ -127,13 +127,13 @@ def origin_allowed(connection: HTTPConnection, origins: Collection[str] = (), *,
 
 
 def _is_own(connection: HTTPConnection, origin: _Origin) -> bool:
-    # No page can write this header. A browser that sends it knows better than the names that proxies write.
+    # No page can write this header, and it is right where a proxy has rewritten the names below.
     if (site := connection.headers.get("sec-fetch-site")) is not None:
         return site == "same-origin"
-    # Behind a proxy the connection may look less secure than it is, never more.
+    # Behind a proxy a secure connection may look insecure, never the other way round.
     schemes = ("https",) if connection.scope["scheme"] in ("https", "wss") else ("http", "https")
     scheme = origin[0]
-    # A page of another site cannot send the second one either: it would need leave, which only listed origins get.
+    # A page of another site cannot send x-forwarded-host either: CORS allows that to listed origins only.
     hosts = (connection.headers.get(name, "").partition(",")[0].strip() for name in ("host", "x-forwarded-host"))
     return scheme in schemes and any(origin == _parse(f"{scheme}://{host}") for host in hosts)
 
@@ -150,6 +150,6 @@ def _spelled(origin: str) -> str:
     parsed = _parse(origin)
     if parsed is None:
         raise ValueError(f"{origin!r} is not an origin such as https://chat.example or http://localhost:3000.")
-    # As a browser spells it: in small letters and without the port that goes without saying.
+    # In lower case, and without the default port.
     scheme, host, port = parsed
     return f"{scheme}://{host}" if port == _PORTS.get(scheme) else f"{scheme}://{host}:{port}"

@@ -1,8 +1,9 @@
-"""The page: a chat with an inspector, which `web/` builds, what it must know of the app, and the check of a stream."""
+"""The chat page that `web/` builds: its files, its settings, and the check of a recorded stream."""
 
 import asyncio
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +15,12 @@ from starlette.routing import Route
 
 from usechat.errors import RemoteProtocolError, RequestError
 from usechat.protocol.clients import ClientName
-from usechat.protocol.messages import UIMessage, read_message
+from usechat.protocol.messages import read_message
 from usechat.protocol.requests import Limits, decode_json
-from usechat.protocol.verdict import Verdict, judge, recorded_events
+from usechat.protocol.verdict import judge, recorded_events
 from usechat.server.bearer import Authenticate, authenticated
-from usechat.server.bodies import json_body
-from usechat.server.guard import Answer, guarded
-from usechat.server.responses import plain_error
+from usechat.server.error_responses import guarded, plain_error
+from usechat.server.requests import json_body
 from usechat.turns.threads import Threads
 
 __all__ = ["BUILT", "PageAgent", "PagePrompt", "page_routes"]
@@ -33,7 +33,7 @@ usechat serves an agent to useChat() at {url}
 Its page is not built here. In a checkout of usechat, `make page` builds it, which needs Node 20; then load this again.
 """
 
-# What an agent says cannot run script, load anything from elsewhere or send anything there, even if it became HTML.
+# An agent's text cannot run a script or reach another origin, even if it became HTML.
 _POLICY: Final = "; ".join(
     (
         "default-src 'none'",
@@ -56,21 +56,20 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-# Their names change with their content.
+# Files change their names with their content.
 _FILE_HEADERS: Final = {"cache-control": "public, max-age=31536000, immutable", "x-content-type-options": "nosniff"}
 _FILE: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.(css|js|svg)")
-# Not by the tables of the machine, of which some make a script something that no browser runs.
+# Not by the tables of the machine, some of which give scripts a type that no browser runs.
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 _LARGEST_RECORDING: Final = 4 * 1024 * 1024
-_BODY_DEADLINE: Final = 30.0
 _CHECK_SECONDS: Final = 20.0
 _CHECKS: Final = Threads(1)
 _PARTS: Final = Limits().parts
 
 
 class PagePrompt(Struct, frozen=True):
-    """A prompt that the page sends at a click, and what it `shows`, in a few words."""
+    """A prompt that a click sends, and what it `shows`, in a few words."""
 
     text: str
     shows: str = ""
@@ -79,10 +78,10 @@ class PagePrompt(Struct, frozen=True):
 class PageAgent(Struct, frozen=True, kw_only=True):
     """An agent of the page: the path of its chat, its name, a sentence about it, and prompts to begin with.
 
-    `client` is whom its streams are for. The server `keeps` the messages or not, and `lists` the chats for whoever asks
-    or not. `answers` is the path at which it takes the answer to a question; without one that is a message. `socket` is
-    the path of its WebSocket, over which the page may talk as well. `images` are the paths of this server below which
-    the agent's text may show images, such as `/charts/`; files of the chat and `data:` URLs are always shown.
+    `client` is the profile of its streams. `keeps` and `lists` say whether the server keeps messages and lists chats.
+    `answers` is the path that takes the reply to an agent's question; without one the reply is a message. `socket` is
+    the path of its WebSocket. `images` are the paths of this server below which the agent's text may show images, such
+    as `/charts/`; files of the chat and `data:` URLs are always shown.
 
     Raises:
         ValueError: A path of `images` does not begin and end with a slash.
@@ -117,9 +116,9 @@ _RECORDING: Final = msgspec.json.Decoder(_Recording)
 def page_routes(
     agents: Sequence[PageAgent], authenticate: Authenticate | None = None, *, built: Path = BUILT
 ) -> list[Route]:
-    """The page at `/`, and below `/page` its files, its settings and the check, which is for users who may chat.
+    """The page at `/`, and below `/page` its files, its settings and the check, which only users who may chat can call.
 
-    `built` is the folder that `web/` was built into.
+    `built` is the folder into which `web/` was built.
     """
 
     async def index(request: Request) -> Response:
@@ -139,37 +138,30 @@ def page_routes(
         return authenticate is None or bool(await authenticated(authenticate, request))
 
     async def settings(request: Request) -> Response:
-        # The page asks for a token where nobody is signed in, before the chat refuses it.
+        # A page without a user asks for a token before the chat refuses its first message.
         return _json({"signedIn": await signed_in(request), "agents": [_shown(agent) for agent in agents]})
 
     async def check(request: Request) -> Response:
         if not await signed_in(request):
             raise RequestError("Sign in to have a stream checked.", status=401)
-        body = await json_body(request, limit=_LARGEST_RECORDING, deadline=_BODY_DEADLINE)
+        body = await json_body(request, limit=_LARGEST_RECORDING)
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
-                return _json(_told(await _CHECKS.run(_check, body)))
+                return _json(await _CHECKS.run(_check, body))
         except TimeoutError:
             raise RequestError("The check took too long.", status=503, retry_after=5) from None
 
     return [
         Route("/", index),
-        Route("/page/settings", _guard(settings)),
-        Route("/page/check", _guard(check), methods=["POST"]),
+        Route("/page/settings", partial(guarded, settings, refuse=plain_error)),
+        Route("/page/check", partial(guarded, check, refuse=plain_error), methods=["POST"]),
         Route("/page/{name}", file),
     ]
 
 
-def _guard(answer: Answer) -> Answer:
-    async def route(request: Request) -> Response:
-        return await guarded(answer, request, plain_error)
-
-    return route
-
-
 def _shown(agent: PageAgent) -> dict[str, Any]:
     paths = {"path": agent.path, "answers": agent.answers, "socket": agent.socket}
-    # Relative to the page, since only the browser knows the prefix that a proxy has taken away.
+    # Relative to the page, since only the browser knows a prefix that a proxy takes off.
     below = {name: None if path is None else f".{path}" for name, path in paths.items()}
     prompts = [PagePrompt(prompt) if isinstance(prompt, str) else prompt for prompt in agent.prompts]
     images = [f".{path}" for path in agent.images]
@@ -180,21 +172,14 @@ def _json(value: object) -> Response:
     return Response(msgspec.json.encode(value), headers={"cache-control": "no-store"}, media_type="application/json")
 
 
-def _check(body: bytes) -> Verdict:
+def _check(body: bytes) -> dict[str, Any]:
     given = decode_json(_RECORDING, body, "The body", "must be an object with a recording")
+    message = given.continues
+    before = None if message is None else read_message(message, "The message", max_parts=_PARTS)
     try:
-        return judge(
-            recorded_events(given.recording.encode(errors="replace")), given.client, continues=_before(given.continues)
-        )
+        verdict = judge(recorded_events(given.recording.encode(errors="replace")), given.client, continues=before)
     except RemoteProtocolError as error:
         raise RequestError(str(error)) from None
-
-
-def _before(message: Any) -> UIMessage | None:
-    return None if message is None else read_message(message, "The message", max_parts=_PARTS)
-
-
-def _told(verdict: Verdict) -> dict[str, Any]:
     level = "refused" if verdict.violation is not None else "untidy" if verdict.warnings else "accepted"
     found = [*verdict.warnings, *([verdict.violation] if verdict.violation else [])]
     return {"level": level, "chunks": verdict.chunks, "clients": verdict.releases, "violations": found}

@@ -1,4 +1,28 @@
-"""What a request is answered with: a stream that reads a turn's log, or one plain sentence."""
+"""A turn as server-sent events: a response that follows the turn's log at the pace of its client.
+
+Theory of operation
+-------------------
+A `TurnResponse` is *sending* while the server takes bytes, *waiting* while the log has none for it, and *over* when the
+turn has ended, the client has left or the client was cut off. All of this happens in the event loop.
+
+`_run` alternates: it takes what the log has, and sends it. The log calls `_wake` at every change. `_run` clears
+`_is_awake` before it looks into the log, so it misses no change.
+
+Backpressure. A server takes all bytes of one `send`, however many; only the next `send` waits for the client to read.
+So a long body is sent in pieces of 64 KiB. `Reader.in_flight` counts the bytes that were taken from the log and not yet
+taken by the server, and `since` is when the server was last given any. When it has taken all of them,
+`TurnLog.wake_drain` wakes the agents that wait for their readers.
+
+Each response has one timer, `_tick`. After `keep_alive` seconds of silence it lets `_run` send a comment. A client is
+*late* if bytes are in flight and either more than `behind` bytes are left for it, or its turn has ended. A late client
+that takes nothing for `patience` seconds is cut off: the response leaves the log, so that it holds nothing back and its
+turn may end. The task is cancelled `farewell` seconds later. If the client reads again before that and its turn ended
+with an error, the client gets the turn's last frame.
+
+`SlowReaders` bounds what a process holds for all of its clients together. A response registers when more than `behind`
+bytes are in flight, or when its log grows while bytes are in flight, until the server has taken everything. While the
+total is above its bound, the responses that have stood still for longest are given up, without a farewell.
+"""
 
 import asyncio
 import time
@@ -6,18 +30,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from usechat.alarms import alarm_at
-from usechat.errors import RequestError
 from usechat.protocol.sse import DONE, KEEP_ALIVE
 from usechat.server.metrics import Metrics
-from usechat.server.slow_readers import SlowReaders
-from usechat.server.stream_limits import StreamLimits
 from usechat.stores import Reader
+from usechat.turns.settings import StreamLimits
 
-__all__ = ["STREAM_HEADERS", "StreamLimits", "TurnResponse", "json_error", "plain_error"]
+__all__ = ["STREAM_HEADERS", "SlowReaders", "StreamLimits", "TurnResponse"]
 
 STREAM_HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -27,32 +49,14 @@ STREAM_HEADERS: Final = {
 }
 _RAW_HEADERS: Final = [(name.encode(), value.encode()) for name, value in STREAM_HEADERS.items()]
 _BATCH: Final = 64 * 1024
-_STATUS_HEADERS: Final[dict[int, dict[str, str]]] = {
-    401: {"www-authenticate": "Bearer"},
-    # Else the server would keep the connection for whoever goes on dripping.
-    408: {"connection": "close"},
-}
-_CODES: Final = {
-    400: "VALIDATION_ERROR",
-    401: "UNAUTHORIZED",
-    403: "FORBIDDEN",
-    404: "NOT_FOUND",
-    405: "METHOD_NOT_ALLOWED",
-    408: "REQUEST_TIMEOUT",
-    409: "CONFLICT",
-    413: "PAYLOAD_TOO_LARGE",
-    415: "UNSUPPORTED_MEDIA_TYPE",
-    429: "TOO_MANY_REQUESTS",
-    500: "INTERNAL_ERROR",
-    502: "BAD_GATEWAY",
-    503: "SERVICE_UNAVAILABLE",
-}
+# A response whose client has taken nothing for this many seconds may be given up.
+_STANDS_STILL: Final = 0.5
 
 
 class TurnResponse(Response):
-    """Sends what a reader of a turn has to read, and follows the turn to its end; the request `arrived` before.
+    """Sends what the reader of a turn has to read, and follows the turn to its end.
 
-    `slow` counts what is held for it and for others.
+    `arrived` is when the request did, by the monotonic clock. `slow` counts what is held for this client and others.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class TurnResponse(Response):
         limits: StreamLimits,
         metrics: Metrics,
         arrived: float | None = None,
-        slow: SlowReaders | None = None,
+        slow: "SlowReaders | None" = None,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -70,150 +74,92 @@ class TurnResponse(Response):
             (b"x-usechat-turn", reader.log.turn.encode()),
             (b"x-usechat-keep-alive", f"{limits.keep_alive:g}".encode()),
         ]
+        self.since = 0.0
         self._reader = reader
         self._limits = limits
         self._metrics = metrics
         self._slow = slow
         self._arrived = time.monotonic() if arrived is None else arrived
+        self._sent = 0
+        self._is_over = self._is_cut = self._is_held = self._is_awake = False
+        self._waiter: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reader, metrics, sent, is_cut = self._reader, self._metrics, 0, False
-        first = reader.cursor
+        reader, metrics, first = self._reader, self._metrics, self._reader.cursor
         metrics.stream_opened()
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            stream = _Stream(reader, self._limits, send, self._slow)
-            gone = asyncio.create_task(_wait_for_disconnect(receive, stream))
+            self._begin(send)
+            disconnected = asyncio.create_task(self._wait_for_disconnect(receive))
             try:
-                await stream.run(self._began)
-                if stream.is_cut:
-                    await stream.tell_cut()
+                await self._run()
+                if self._is_cut:
+                    await self._send_farewell()
             except asyncio.CancelledError:
-                if not stream.is_cut:
+                if not self._is_cut:
                     raise
             finally:
-                sent, is_cut = stream.sent, stream.is_cut
-                gone.cancel()
-                stream.close()
+                disconnected.cancel()
+                self._took_all()
+                self._timer.cancel()
+                reader.log.unwatch(self._wake)
         finally:
-            reader.leave(is_cut=is_cut)
+            reader.leave(is_cut=self._is_cut)
             metrics.stream_closed()
-            metrics.sent(chunks=reader.cursor - first, size=sent)
+            metrics.sent(chunks=reader.cursor - first, size=self._sent)
 
-    def _began(self) -> None:
-        self._metrics.first_byte_sent(time.monotonic() - self._arrived)
+    def give_up(self) -> None:
+        """Cut the client off at once, without a farewell."""
+        self._cut()
+        if self._task is not None:
+            self._task.cancel()
 
-
-class _Stream:
-    """What a response sends, and its one timer.
-
-    It is *sending* while the server takes bytes, *waiting* while the log has none, and *over* when the turn has ended,
-    the client has left, or a client that does not read was cut.
-    """
-
-    __slots__ = (
-        "_is_awake",
-        "_is_held",
-        "_limits",
-        "_loop",
-        "_reader",
-        "_send",
-        "_slow",
-        "_task",
-        "_timer",
-        "_waiter",
-        "is_cut",
-        "is_over",
-        "sent",
-        "since",
-    )
-
-    def __init__(self, reader: Reader, limits: StreamLimits, send: Send, slow: SlowReaders | None) -> None:
-        self.is_over = False
-        self.is_cut = False
-        self.sent = 0
-        self._reader = reader
-        self._limits = limits
+    def _begin(self, send: Send) -> None:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        # When the server was given any bytes the last time; those that it has not taken are the reader's `in_flight`.
         self.since = self._loop.time()
-        self._slow = slow
-        self._is_held = False
-        self._is_awake = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer = alarm_at(self._loop, self.since + min(limits.keep_alive, limits.patience), self._tick)
-        reader.log.watch(self._wake)
+        self._timer = alarm_at(self._loop, self.since + min(self._limits.keep_alive, self._limits.patience), self._tick)
+        self._reader.log.watch(self._wake)
 
-    async def run(self, began: Callable[[], None] | None) -> None:
-        """Send all that is there and all that comes, until it is over; `began` is called after the first bytes.
-
-        Every chunk of every client takes this way: where nothing else is to be done it calls `take` and `send` only.
-        """
+    async def _run(self) -> None:
+        # Every chunk of every client passes here: where nothing else is due, it costs one `take` and one `send`.
         reader, log, send, now = self._reader, self._reader.log, self._send, self._loop.time
-        while not self.is_over:
-            # Whatever comes after it was asked wakes the stream again.
+        is_first = True
+        while not self._is_over:
             self._is_awake = False
             body = reader.take(_BATCH)
             if log.outcome is not None and reader.ended:
                 await self._send_all(body + DONE, more=False)
-                self.leave()
+                self._is_over = True
             elif not body:
-                await self._break_silence()
+                if now() >= self.since + self._limits.keep_alive:
+                    await self._send_piece(KEEP_ALIVE, len(KEEP_ALIVE), more=True)
             elif (size := len(body)) < _BATCH:
                 reader.in_flight, self.since = size, now()
                 await send({"type": "http.response.body", "body": body, "more_body": True})
                 reader.in_flight = 0
-                self.sent += size
-                if self._is_held or log.crowd:
+                self._sent += size
+                if self._is_held or log.drain_waiters:
                     self._took_all()
             else:
                 self._is_awake = True
                 await self._send_all(body, more=True)
-            if began is not None:
-                began()
-                began = None
-            if not self._is_awake:
+            if is_first:
+                is_first = False
+                self._metrics.first_byte_sent(time.monotonic() - self._arrived)
+            if not self._is_awake and not self._is_over:
                 # It is not kept while nothing comes.
                 del body
                 self._waiter = self._loop.create_future()
                 await self._waiter
 
-    async def tell_cut(self) -> None:
-        """Tell a client that reads again that it was cut off, if its turn ends by that."""
-        log = self._reader.log
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.farewell):
-                while log.outcome is None:
-                    await log.changed()
-        if log.outcome == "error":
-            await self._send_piece(last := log.frames[-1] + DONE, len(last), more=False)
-
-    def leave(self) -> None:
-        self.is_over = True
-        self._wake()
-
-    def give_up(self) -> None:
-        """End it at once, without a word."""
-        self.is_cut = True
-        self.leave()
-        self._reader.leave(is_cut=True)
-        if self._task is not None:
-            self._task.cancel()
-
-    def close(self) -> None:
-        self._took_all()
-        self._timer.cancel()
-        self._reader.log.unwatch(self._wake)
-
     async def _send_all(self, body: bytes, *, more: bool) -> None:
-        # A server takes in what one send gives it, however much, and only the next one waits for the client.
         begin, end = 0, len(body)
-        while end - begin > 2 * _BATCH and not self.is_over:
+        while end - begin > 2 * _BATCH and not self._is_over:
             await self._send_piece(body[begin : begin + _BATCH], end - begin, more=True)
             begin += _BATCH
-        if not self.is_over:
+        if not self._is_over:
             await self._send_piece(body[begin:], end - begin, more=more)
         self._took_all()
 
@@ -223,14 +169,34 @@ class _Stream:
             self._hold()
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
         self._reader.in_flight = in_flight - len(piece)
-        self.sent += len(piece)
+        self._sent += len(piece)
         if len(piece) >= _BATCH:
-            # A send that does not wait would keep the neighbours waiting.
+            # A send that does not wait would keep other requests waiting.
             await asyncio.sleep(0)
 
-    async def _break_silence(self) -> None:
-        if self._loop.time() >= self.since + self._limits.keep_alive:
-            await self._send_piece(KEEP_ALIVE, len(KEEP_ALIVE), more=True)
+    async def _send_farewell(self) -> None:
+        """Send a client that reads again the error by which its turn ended, if it ended by cutting the client off."""
+        log = self._reader.log
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.farewell):
+                while log.outcome is None:
+                    await log.changed()
+        if log.outcome == "error":
+            await self._send_piece(last := log.frames[-1] + DONE, len(last), more=False)
+
+    async def _wait_for_disconnect(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._leave()
+
+    def _leave(self) -> None:
+        self._is_over = True
+        self._wake()
+
+    def _cut(self) -> None:
+        self._is_cut = True
+        self._leave()
+        self._reader.leave(is_cut=True)
 
     def _hold(self) -> None:
         if self._slow is not None:
@@ -239,14 +205,14 @@ class _Stream:
 
     def _took_all(self) -> None:
         self._reader.in_flight = 0
-        self._reader.log.made_room()
+        self._reader.log.wake_drain()
         if self._is_held and self._slow is not None:
             self._is_held = False
             self._slow.release(self)
 
     def _wake(self) -> None:
         self._is_awake = True
-        if self._reader.in_flight:
+        if self._reader.in_flight and not self._is_over:
             self._hold()
         waiter = self._waiter
         if waiter is not None:
@@ -265,44 +231,58 @@ class _Stream:
         elif now >= due:
             self._wake()
             due = now + limits.keep_alive
-        # It comes when the silence has lasted so long, not at fixed times, between which it could last twice as long.
+        # It is set for the moment at which the silence is too long; at fixed times, it could last twice as long.
         self._timer = alarm_at(self._loop, due, self._tick)
 
     @property
     def _patience(self) -> float:
-        return self._limits.farewell if self.is_cut else self._limits.patience
+        return self._limits.farewell if self._is_cut else self._limits.patience
 
     def _check_progress(self, now: float) -> None:
         reader = self._reader
-        # Of a turn that has ended nothing more can come, so that there is nothing to wait for but the client.
         is_late = reader.in_flight + reader.unread > self._limits.behind or reader.log.outcome is not None
-        if is_late and not self.is_cut and now >= self.since + self._patience:
-            self.is_cut, self.since = True, now
-            self.leave()
-            reader.leave(is_cut=True)
-        if self.is_cut and now >= self.since + self._patience and self._task is not None:
+        if is_late and not self._is_cut and now >= self.since + self._patience:
+            self.since = now
+            self._cut()
+        if self._is_cut and now >= self.since + self._patience and self._task is not None:
             self._task.cancel()
 
 
-async def _wait_for_disconnect(receive: Receive, stream: _Stream) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    stream.leave()
+class SlowReaders:
+    """Counts the bytes that clients have left to read, and gives up those that stand still once there are too many.
 
+    `is_crowded` says that others wait for what is held here; then one of those that stand still goes at a time, also
+    below the bound.
+    """
 
-def plain_error(error: RequestError) -> Response:
-    """Make the response that says what was wrong, in the sentence that the client shows to its user."""
-    return PlainTextResponse(str(error), status_code=error.status, headers=_error_headers(error))
+    def __init__(self, most: int, is_crowded: Callable[[], bool]) -> None:
+        self._most = most
+        self._is_crowded = is_crowded
+        self._held: dict[TurnResponse, int] = {}
+        self._total = 0
+        self._check: asyncio.TimerHandle | None = None
 
+    def hold(self, response: TurnResponse, size: int) -> None:
+        """Count `size` bytes for the response, in place of what counted for it before, until `release`."""
+        self._total += size - self._held.get(response, 0)
+        self._held[response] = size
+        self._schedule()
 
-def json_error(error: RequestError) -> Response:
-    """The same as JSON, with a code for programs."""
-    content = {"error": str(error), "code": _CODES.get(error.status, "ERROR")}
-    return JSONResponse(content, status_code=error.status, headers=_error_headers(error))
+    def release(self, response: TurnResponse) -> None:
+        self._total -= self._held.pop(response, 0)
 
+    def _schedule(self) -> None:
+        if self._held and self._check is None:
+            self._check = asyncio.get_running_loop().call_later(_STANDS_STILL, self._give_up)
 
-def _error_headers(error: RequestError) -> dict[str, str]:
-    headers = {"cache-control": "no-store", **_STATUS_HEADERS.get(error.status, {})}
-    if error.retry_after is not None:
-        headers["retry-after"] = str(error.retry_after)
-    return headers
+    def _give_up(self) -> None:
+        self._check = None
+        latest = asyncio.get_running_loop().time() - _STANDS_STILL
+        is_crowded = self._is_crowded()
+        for response in sorted(self._held, key=lambda response: response.since):
+            if response.since > latest or not (is_crowded or self._total > self._most):
+                break
+            is_crowded = False
+            self.release(response)
+            response.give_up()
+        self._schedule()

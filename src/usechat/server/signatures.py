@@ -1,6 +1,6 @@
-"""Approvals that nobody has to remember: the id of each says, under a signature, what was asked and until when.
+"""Approvals that the server does not store: the id of each says, under a signature, what was asked and until when.
 
-The id is what every client sends back; the field `signature` is not known to all of them.
+The id carries the signature, because every client sends it back; not every client knows the field `signature`.
 """
 
 import base64
@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from usechat.errors import RequestError
-from usechat.protocol.canonical import canonical
 from usechat.protocol.state import Call
+from usechat.protocol.values import canonical
 from usechat.server.admission import EXPIRED, NOTHING_OPEN
 
 __all__ = ["ApprovalSigner", "AskedCall", "signed_approval_ids"]
@@ -31,7 +31,7 @@ _log = logging.getLogger("usechat")
 
 
 class AskedCall(Struct, frozen=True):
-    """The call that an approval is for, and whose it is."""
+    """The call that an approval is for, and its chat and owner."""
 
     chat: str
     owner: str
@@ -41,10 +41,10 @@ class AskedCall(Struct, frozen=True):
 
 
 class ApprovalSigner:
-    """Signs approvals, and knows those that were answered in this process, up to a bound."""
+    """Signs approvals, and remembers the last 100,000 that were answered in this process."""
 
     def __init__(self, secret: str | None, ttl: float, *, now: Callable[[], float] = time.time) -> None:
-        """Take the secret that all processes share, and the seconds after which an approval counts no more.
+        """Take the secret that all processes share, and the seconds after which an approval expires.
 
         Raises:
             ValueError: The secret is too short.
@@ -57,16 +57,16 @@ class ApprovalSigner:
         self._used = OrderedDict[str, None]()
 
     def sign(self, approval_id: str, call: AskedCall) -> str:
-        """Give the id that goes to the client."""
-        # In milliseconds, so that the same question asked again is another approval.
+        """The id for the client."""
+        # In milliseconds, so that asking the same again makes another approval.
         expiry = str(int((self._now() + self._ttl) * 1000))
         return f"{approval_id}.{expiry}.{self._signature(approval_id, expiry, call)}"
 
     def verify(self, signed_id: str, call: AskedCall) -> str:
-        """Give the id that was signed for this call.
+        """The id that was signed for this call.
 
         Raises:
-            RequestError: It was not, or it has expired, or it was used.
+            RequestError: It was not signed for this call, has expired, or was used.
         """
         signed, _, signature = signed_id.rpartition(".")
         approval_id, _, expiry = signed.rpartition(".")
@@ -79,7 +79,7 @@ class ApprovalSigner:
         return approval_id
 
     def use(self, signed_id: str) -> None:
-        """Let an id that was verified count no more."""
+        """Refuse an id that was verified from now on."""
         self._used[signed_id.rpartition(".")[2]] = None
         if len(self._used) > _MOST_USED:
             self._used.popitem(last=False)
@@ -99,7 +99,7 @@ def _random_key() -> bytes:
 
 
 def signed_approval_ids(signer: ApprovalSigner, chat: str, owner: str) -> Callable[[str, Call, Any], str]:
-    """Make the `approval_id` of a `MessageWriter` for this user's chat."""
+    """The `approval_id` of a `MessageWriter` for this user's chat."""
 
     def sign(approval_id: str, call: Call, shown: Any) -> str:
         return signer.sign(approval_id, AskedCall(chat, owner, call.id, call.name, shown))

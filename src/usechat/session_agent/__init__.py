@@ -3,13 +3,9 @@
 It shares no code with what is tested against it, so that the two are two readings of one contract.
 """
 
-from usechat.session_agent.agent import Received, SessionAgent
-from usechat.session_agent.prompts import TurnPlay
-from usechat.session_agent.script import Script, read_script
-from usechat.session_agent.session import Session
+from usechat.session_agent.agent import Received, Script, SessionAgent, read_script
+from usechat.session_agent.session import Session, SessionSettings, Turn, TurnPlay, Vocabulary
 from usechat.session_agent.sockets import FAULTS, Fault, FaultName, Socket, read_fault
-from usechat.session_agent.state import SessionSettings, Vocabulary
-from usechat.session_agent.turns import Turn
 
 __all__ = [
     "FAULTS",

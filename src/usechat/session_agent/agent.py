@@ -1,4 +1,4 @@
-"""The server: opens sockets, finds their session and remembers what they said."""
+"""The server: opens sockets, finds their session, remembers what they said, and plays scripts."""
 
 import asyncio
 import hashlib
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
@@ -18,20 +18,31 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from usechat.session_agent.frames import Frame
-from usechat.session_agent.prompts import TurnPlay
-from usechat.session_agent.script import Script, follow_script
-from usechat.session_agent.session import Session
-from usechat.session_agent.sockets import Connection, Fault, Socket, User
-from usechat.session_agent.state import SessionSettings
+from usechat.session_agent.prompts import play
+from usechat.session_agent.session import Session, SessionSettings, Turn, TurnPlay
+from usechat.session_agent.sockets import Connection, Fault, Frame, Socket, User
 
-__all__ = ["Received", "SessionAgent"]
+__all__ = ["Received", "Script", "SessionAgent", "read_script"]
 
 _PATH: Final = re.compile(r"/api/sessions/([^/]+)/ws")
 # The attachments of one prompt, in JSON.
 _MESSAGE_SIZE: Final = 64 * 1024 * 1024
 _UNSENT: Final = 1024 * 1024
 _REMEMBERED: Final = 2_000
+
+
+class ScriptLine(NamedTuple):
+    """`recv` is what the client receives, `send` what it has to send before the script goes on."""
+
+    direction: Literal["recv", "send"]
+    frame: Frame
+
+
+class Script(NamedTuple):
+    """Either `lines`, which every socket is led through, or `frames`, which are the answer to every prompt."""
+
+    lines: tuple[ScriptLine, ...] = ()
+    frames: tuple[Frame, ...] = ()
 
 
 class Received(NamedTuple):
@@ -81,7 +92,7 @@ class SessionAgent:
 
     def session(self, id: str) -> Session:  # noqa: A002
         if id not in self._sessions:
-            self._sessions[id] = Session(id, self._settings, self._script.frames, self._plays)
+            self._sessions[id] = Session(id, self._settings, self._play)
         return self._sessions[id]
 
     def received(self, type: str, *, session: str | None = None, user: str | None = None) -> list[Received]:  # noqa: A002
@@ -173,7 +184,7 @@ class SessionAgent:
         self._changed()
         try:
             if self._script.lines:
-                await follow_script(self._script.lines, socket, messages)
+                await _follow_script(self._script.lines, socket, messages)
             else:
                 await self._converse(socket, messages)
         finally:
@@ -183,12 +194,21 @@ class SessionAgent:
 
     async def _converse(self, socket: Socket, messages: AsyncIterator[Frame]) -> None:
         session = self.session(socket.session)
-        session.state.join(socket)
+        session.join(socket)
         try:
             async for message in messages:
                 session.take(socket, message)
         finally:
-            session.state.leave(socket)
+            session.leave(socket)
+
+    async def _play(self, turn: Turn) -> None:
+        if not self._script.frames:
+            await self._plays.get(turn.prompt.content, play)(turn)
+            return
+        turn.completes = False
+        for frame in self._script.frames:
+            turn.session.broadcast(frame)
+            await turn.pause()
 
     async def _messages(self, connection: Connection, socket: Socket) -> AsyncIterator[Frame]:
         """What the client says, without its pings, until it is gone; a stalled socket hears nothing else."""
@@ -222,6 +242,55 @@ class SessionAgent:
             socket.abort()
         if self._server is not None:
             self._server.close(close_connections=False)
+
+
+def read_script(text: str) -> Script:
+    """Read lines of the form `{"dir": "recv"|"send", "frame": …}`, where `note` is a remark, or bare frames.
+
+    Raises:
+        ValueError: a line is neither, or both forms are used.
+    """
+    lines: list[ScriptLine] = []
+    frames: list[Frame] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match _decode(line):
+            case None | {"dir": "note"}:
+                pass
+            case {"dir": "recv" | "send" as direction, "frame": {"type": str()} as frame}:
+                lines.append(ScriptLine(direction, frame))
+            case {"type": str()} as frame:
+                frames.append(frame)
+            case _:
+                raise ValueError(f"Line {number} is neither a frame nor a frame with its `dir`.")
+    if bool(lines) == bool(frames):
+        raise ValueError("A script has either frames with their `dir` or bare frames.")
+    return Script(tuple(lines), tuple(frames))
+
+
+def _decode(line: str) -> Any:
+    if not line.strip():
+        return None
+    try:
+        return msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return ()
+
+
+async def _follow_script(lines: tuple[ScriptLine, ...], socket: Socket, messages: AsyncIterator[Frame]) -> None:
+    """Send what the client receives; where it has to send, wait for a message of that type.
+
+    Returns when the client is gone, or with the script, of which the last frame may still be on its way.
+    """
+    for direction, frame in lines:
+        if direction == "recv":
+            socket.send(frame)
+            await socket.drain()
+            continue
+        async for message in messages:
+            if message.get("type") == frame["type"]:
+                break
+    async for _ in messages:
+        pass
 
 
 def _token(headers: Headers) -> str:

@@ -6,16 +6,12 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from usechat.ids import new_id
-from usechat.session_agent.frames import MODELS, Frame
-from usechat.session_agent.sockets import FAULTS, FaultName
-from usechat.session_agent.turns import Turn
+from usechat.session_agent.session import MODELS, Turn
+from usechat.session_agent.sockets import FAULTS, FaultName, Frame
 
-__all__ = ["PLAYS", "VOCABULARIES", "TurnPlay", "play"]
+__all__ = ["PLAYS", "VOCABULARIES", "play"]
 
 Play: TypeAlias = Callable[[Turn, str], Awaitable[None]]
-TurnPlay: TypeAlias = Callable[[Turn], Awaitable[None]]
-"""What happens in a turn, from its first words to `turn.finish()`."""
-
 VOCABULARIES: Final = ("v2", "both")
 
 _ANYTHING: Final = re.compile(r".*", re.DOTALL)

@@ -3,20 +3,31 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta, Struct, ValidationError, convert
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosed
 
-from usechat.session_agent.frames import DEFAULT_CHANNEL, Frame, present
+__all__ = [
+    "DEFAULT_CHANNEL",
+    "FAULTS",
+    "Connection",
+    "Fault",
+    "FaultName",
+    "Frame",
+    "Socket",
+    "User",
+    "present",
+    "read_fault",
+]
 
-__all__ = ["FAULTS", "Connection", "Fault", "FaultName", "Socket", "User", "read_fault"]
-
+Frame: TypeAlias = dict[str, Any]
 FaultName: TypeAlias = Literal["drop", "close", "stall", "deaf", "flood", "die", "duplicate", "garbage"]
 
 FAULTS: Final[tuple[FaultName, ...]] = get_args(FaultName)
+DEFAULT_CHANNEL: Final = {"channelType": "web", "channelId": "default"}
 
 _GARBAGE: Final[tuple[str | bytes, ...]] = (
     "",
@@ -39,8 +50,13 @@ _GARBAGE: Final[tuple[str | bytes, ...]] = (
 )
 
 
+def present(**fields: Any) -> Frame:
+    """The fields that have a value: Agent Ops leaves the others out."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 class Fault(Struct, frozen=True):
-    """What goes wrong with each socket after so many frames; `init` is the first."""
+    """What goes wrong with each socket after this many frames; `init` is the first."""
 
     name: FaultName
     after: Annotated[int, Meta(ge=1)] = 1
@@ -121,7 +137,7 @@ class Socket:
     def pong(self) -> None:
         broadcast([self._connection], b'{"type":"pong"}', text=True)
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         """Wait while more than the limit of the connection is unsent."""
         with suppress(OSError):
             await self._connection.drain()

@@ -1,8 +1,16 @@
-"""Where the logs of turns are kept: who may write one, who reads it, and how it is stopped from anywhere."""
+"""The contract of turn stores: who may write the log of a turn, who reads it, and how anybody stops it.
+
+A turn is *claimed*, then *open*, then *sealed*, then *released*. From its claim to its release it has its chat: no
+other turn may be claimed there. Its owner is the process that holds the claim. Another process may take the turn over;
+then the claim of the old owner is *fenced*, and nothing that it does counts any more. Each owner of a chat has a higher
+`epoch` than the owners before it.
+
+`Claim.append` may be called from any thread, by one thread at a time. Everything else belongs to the event loop.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
@@ -14,13 +22,14 @@ from usechat.stores.log import Outcome, Reader, TurnLog
 __all__ = [
     "Claim",
     "FencedError",
+    "Found",
+    "IdUsedError",
     "Lost",
     "Meter",
     "Metered",
     "Outcome",
     "Producer",
     "Reader",
-    "SpentError",
     "StopReason",
     "StoreAwayError",
     "TurnHead",
@@ -34,7 +43,7 @@ StopReason: TypeAlias = Literal["stopped", "replaced", "left", "shutdown"]
 
 
 class TurnHead(Struct, frozen=True):
-    """What is known of a turn by everybody who looks at its chat.
+    """What every process can see of a turn.
 
     `chat` is a key that no other chat of the store has. `message_id` is the id of the message that the turn writes.
     With `event_names` its frames have an `event:`.
@@ -61,11 +70,20 @@ class TurnRunningError(UsechatError):
         self.is_sealed = is_sealed
 
 
+class Found(NamedTuple):
+    """Two turns of a chat, as one look saw them; they may be the same."""
+
+    named: TurnHead | None
+    """The turn with the id or mark, also one that has ended, as long as its log is kept."""
+    live: TurnHead | None
+    """The turn that has the chat, from its claim until it is released."""
+
+
 class FencedError(UsechatError):
     """The claim is no longer this process's."""
 
 
-class SpentError(UsechatError):
+class IdUsedError(UsechatError):
     """An id that counts once was used before."""
 
 
@@ -77,27 +95,23 @@ class StoreAwayError(RequestError):
 
 
 class Producer(Protocol):
-    """A turn, as its store sees it. The store calls it in the event loop."""
+    """A turn, as its store sees it; the store calls all of it in the event loop."""
 
     def stop(self, why: StopReason) -> None:
         """End the turn."""
         ...
 
     def readers_changed(self, count: int | None) -> None:
-        """So many readers follow the turn, on all machines; None if nobody knows."""
+        """`count` readers follow the turn, on all machines; None if the store does not know."""
         ...
 
     def fenced(self, *, is_here: bool) -> None:
-        """Another owner, of this process or not, has taken the turn over: nothing written from now on counts."""
+        """Another owner has taken the turn over: in this process if `is_here`. Nothing written from now on counts."""
         ...
 
 
 class Claim(Protocol):
-    """The right to write the one turn of a chat.
-
-    It is *claimed*, then *open*, then *sealed*, then *released*. It may be released from any of these states, and is
-    *fenced* when another owner took the turn over. All but `append` belong to the event loop.
-    """
+    """The right to write the one turn of a chat; it may be released from any state."""
 
     head: TurnHead
     epoch: int
@@ -105,18 +119,17 @@ class Claim(Protocol):
 
     @property
     def sealed(self) -> tuple[Sequence[bytes], Outcome] | None:
-        """What `seal` was given, also by an owner before this one."""
+        """What `seal` has kept, also if an owner before this one called it."""
         ...
 
-    async def open(self, producer: Producer, continues: UIMessage | None, spends: Sequence[str]) -> None:
-        """Let the turn begin; a stop that came before is handed on now. To open it again changes nothing.
+    async def open(self, producer: Producer, continues: UIMessage | None, uses: Sequence[str]) -> None:
+        """Let the turn begin, and pass on a stop that came before. To open it again changes nothing.
 
-        `continues` is the message that the turn goes on with. `spends` are ids that may be used once by all turns of
-        the chat.
+        `continues` is the message that the turn goes on with. `uses` are ids that all turns of the chat may use once.
 
         Raises:
-            FencedError: somebody else has taken the chat meanwhile.
-            SpentError: one of the ids was used before; nothing has changed.
+            FencedError: another owner has taken the chat meanwhile.
+            IdUsedError: one of the ids was used before; nothing has changed.
         """
         ...
 
@@ -127,14 +140,14 @@ class Claim(Protocol):
         """
         ...
 
-    async def room(self) -> None:
-        """Wait until what was appended and is not stored yet is below its bound."""
+    async def drain(self) -> None:
+        """Wait until less is appended and not stored yet than the store allows."""
         ...
 
     async def seal(self, last: Sequence[bytes], outcome: Outcome) -> bool:
         """Keep the end of the turn, which nobody reads yet; False if it is fenced. The first end counts.
 
-        To seal it again changes nothing, and is True for whoever may release it.
+        To seal it again changes nothing, and is True if this owner may release it.
         """
         ...
 
@@ -160,19 +173,23 @@ class TurnStore(Protocol):
     """The turns of all chats, each of which has one at most."""
 
     async def claim(self, head: TurnHead) -> Claim:
-        """Take the chat for a turn; who claims the same turn again, before it is open, has the same claim.
+        """Take the chat for a turn. To claim the same turn again, before it is open, gives the same claim.
 
         Raises:
             TurnRunningError: another turn has it.
         """
         ...
 
+    def local(self, chat: str) -> TurnHead | None:
+        """The turn that this process writes in the chat; another owner may have taken it over a moment ago."""
+        ...
+
     async def live(self, chat: str) -> TurnHead | None:
         """The turn that has the chat, from its claim until it is released."""
         ...
 
-    async def find(self, chat: str, mark: str) -> TurnHead | None:
-        """The turn with this id or mark, also one that has ended, as long as its log is kept."""
+    async def find(self, chat: str, mark: str) -> Found:
+        """The turn with this id or mark, and the live one, in one look; no turn has the mark ""."""
         ...
 
     async def follow(self, head: TurnHead) -> Reader | None:
@@ -180,10 +197,10 @@ class TurnStore(Protocol):
         ...
 
     async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
-        """Stop the turn, wherever it runs, and wait until it is released; after `within` seconds it is taken over.
+        """Stop the turn, wherever it runs, and wait until it is released; after `within` seconds take it over.
 
-        Each owner has `within` seconds, also one that took the turn over while this waited. Whoever waits may be
-        cancelled; a turn that is taken over is ended all the same.
+        Each owner has `within` seconds, also one that took the turn over while this waited. The caller may be
+        cancelled; a turn that is taken over ends all the same.
         """
         ...
 
@@ -191,19 +208,19 @@ class TurnStore(Protocol):
         """Drop the logs of the turns that have ended in the chat."""
         ...
 
-    async def opened(self, head: TurnHead, within: float) -> bool:
-        """Wait until the turn is open, or has left its chat; False if it is neither in so many seconds."""
+    async def wait_opened(self, head: TurnHead, within: float) -> bool:
+        """Wait until the turn is open or released; False if it is neither after `within` seconds."""
         ...
 
-    async def are_spent(self, chat: str, ids: Sequence[str]) -> bool:
+    async def are_used(self, chat: str, ids: Sequence[str]) -> bool:
         """Whether one of the ids was used by a turn of the chat."""
         ...
 
-    async def freed(self, head: TurnHead) -> None:
+    async def wait_released(self, head: TurnHead) -> None:
         """Wait until the turn has left its chat."""
         ...
 
-    async def answers(self) -> bool:
+    async def ping(self) -> bool:
         """Whether turns can be claimed now."""
         ...
 
@@ -216,7 +233,7 @@ class Meter(Protocol):
     """What is counted of a store that other machines share."""
 
     def appended(self, seconds: float) -> None:
-        """What a turn said was in the store so many seconds after it was said."""
+        """The store had what a turn wrote `seconds` after it was written."""
         ...
 
     def store_failed(self) -> None:
@@ -224,11 +241,11 @@ class Meter(Protocol):
         ...
 
     def lagged(self, chunks: int) -> None:
-        """The copy of a turn that another process writes was so many chunks behind."""
+        """The mirror of a turn that another process writes was `chunks` chunks behind."""
         ...
 
     def turn_orphaned(self) -> None:
-        """A turn whose owner is gone is ended here."""
+        """This process ends a turn whose owner is gone."""
         ...
 
 

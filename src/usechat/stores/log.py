@@ -1,40 +1,79 @@
-"""This process's copy of what a turn said, and the readers of it."""
+"""What this process has of a turn: its log, the readers of it, and its replay.
+
+The log is a list of frames that only grows at its end. It has two ends: `frames` are all that the turn wrote, and
+readers see the first `end` of them, since the store may not have the others yet. A log is *open* until `close` gives
+it an outcome; then `end` is `len(frames)` and stays.
+
+One thread at a time writes (`extend`, `hold`); the caller takes turns by the lock of its claim, as the log has none.
+Everything else belongs to the event loop, and may run while a thread writes. Three orders make that safe:
+
+- `extend` adds frames, then moves `end`, then `end_size`: a reader that sees bytes finds their frames.
+- `Reader.take` reads `end` once.
+- `Reader.ended` looks at the outcome before it looks at the frames.
+
+Readers come and go: `readers` has those that have not left, and `counts` is called when one leaves. The log wakes two
+kinds of waiters: `wake` those who want to read more, `wake_drain` those who want to write more.
+"""
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
 
 from usechat.alarms import Alarm, alarm_at
 from usechat.protocol.clients import CLIENTS, ClientName
 from usechat.protocol.frames import Frames
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.replay import Replay
-from usechat.stores.fold import Fold, Told
+from usechat.slices import Slices
 
-__all__ = ["Outcome", "Reader", "Told", "TurnLog"]
+__all__ = ["Outcome", "Reader", "Snapshot", "TurnLog", "Waiters"]
 
 Outcome: TypeAlias = Literal["done", "stopped", "error", "lost"]
+
+# How many frames a replay takes between two looks at the clock.
+_SLICE: Final = 256
+# Up to this many bytes after a snapshot are read from the log before a newer snapshot pays.
+_TAIL: Final = 64 * 1024
+
+
+class Waiters(list["asyncio.Future[None]"]):
+    """Those who wait for something to happen."""
+
+    __slots__ = ()
+
+    async def wait(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self.append(future)
+        await future
+
+    def wake(self) -> None:
+        waiting = self[:]
+        self.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
 
 class TurnLog:
     """One frame of bytes for each chunk of a turn; a chunk's index is its place in `frames`, counted from 1.
 
-    Readers see the first `end` of them, of `end_size` bytes: those behind are not sure to be kept yet. Frames are added
-    from any thread; everything else belongs to the event loop.
+    `size` is the bytes of all frames, `end_size` those of the first `end`, which readers see.
     """
 
     __slots__ = (
         "_client",
         "_event_names",
-        "_fold",
+        "_replay",
         "_waiting",
         "_watchers",
         "continues",
         "counts",
-        "crowd",
+        "drain_waiters",
         "end",
         "end_size",
         "first_taken",
@@ -55,59 +94,54 @@ class TurnLog:
         self.size = 0
         self.end = 0
         self.end_size = 0
-        # Called when a reader leaves, by whoever has the log then.
+        # Called when a reader leaves; the claim or the mirror that has the log sets it.
         self.counts: Callable[[], None] | None = None
         self.outcome: Outcome | None = None
         self.readers: set[Reader] = set()
-        # When whoever asked for the turn began to read it, by the monotonic clock.
+        # When the client that asked for the turn began to read it, by the monotonic clock.
         self.first_taken: float | None = None
-        # Whether the last one who read was cut off and did not leave by itself.
+        # Whether the last reader was cut off and did not leave by itself.
         self.last_cut = False
         self._client: ClientName = client
         self._event_names = event_names
+        # The message that the turn goes on with; a replay begins with it.
         self.continues: UIMessage | None = None
-        # Those who wait for a reader to read on.
-        self.crowd: list[asyncio.Future[None]] = []
-        self._fold: Fold | None = None
+        self.drain_waiters = Waiters()
+        self._replay: _ReplayCache | None = None
         self._waiting: list[Callable[[], None]] = []
         self._watchers: Sequence[Callable[[], None]] = ()
 
-    def open(self, continues: UIMessage | None) -> None:
-        """Say which message the turn goes on with; a replay tells it first."""
-        self.continues = continues
-
     def extend(self, frames: Sequence[bytes]) -> None:
-        """Add frames; whoever did it calls `wake` in the event loop."""
+        """Add frames that readers see; the caller then calls `wake` in the event loop."""
         self.hold(frames)
-        # In this order, since a reader that sees bytes looks for the frames.
         self.end = len(self.frames)
         self.end_size = self.size
 
     def hold(self, frames: Sequence[bytes]) -> None:
-        """Add frames that nobody reads until they are shown."""
+        """Add frames that readers do not see until `show`."""
         self.frames += frames
         # Nearly always there is one.
         self.size += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
 
     def show(self, end: int, size: int) -> None:
-        """Let the first frames be read, so many, which have so many bytes."""
+        """Let readers see the first `end` frames, which have `size` bytes."""
         self.end = end
         self.end_size = size
 
     def drop_held(self) -> None:
-        """Forget the frames that nobody was shown."""
+        """Forget the frames that readers have not seen."""
         del self.frames[self.end :]
         self.size = self.end_size
 
     def close(self, outcome: Outcome) -> None:
         """Nothing more comes."""
         self.outcome = outcome
-        self._fold = None
+        self._replay = None
         self.wake()
-        self.made_room()
+        self.wake_drain()
 
     def wake(self) -> None:
-        """Call everyone who watches the log, and once everyone who waits for it to change."""
+        """Call the watchers, and once each callback of `call_when_changed`."""
         for watcher in self._watchers:
             watcher()
         if self._waiting:
@@ -132,35 +166,93 @@ class TurnLog:
         self.call_when_changed(lambda: None if future.done() else future.set_result(None))
         await future
 
-    async def read(self) -> None:
+    async def drain(self) -> None:
         """Wait until a reader has read on or left, or nothing more comes."""
-        future = asyncio.get_running_loop().create_future()
-        self.crowd.append(future)
-        await future
+        await self.drain_waiters.wait()
 
-    def made_room(self) -> None:
+    def wake_drain(self) -> None:
         """A reader has read on or left."""
-        if self.crowd:
-            crowd, self.crowd = self.crowd, []
-            for future in crowd:
-                if not future.done():
-                    future.set_result(None)
+        if self.drain_waiters:
+            self.drain_waiters.wake()
 
-    async def replay(self) -> Told:
-        """The message so far, folded.
-
-        What came since the last fold is left to be read from the log, as long as that is little.
-        """
-        if self._fold is None:
+    async def replay(self) -> "Snapshot":
+        """The message so far; up to 64 KiB, or a quarter of it, may follow in the log."""
+        if self._replay is None:
             frames = Frames(self.mark, names=self._event_names)
-            self._fold = Fold(self, Replay(self.continues, CLIENTS[self._client], frames))
-        return await self._fold.told()
+            self._replay = _ReplayCache(self, Replay(self.continues, CLIENTS[self._client], frames))
+        return await self._replay.snapshot()
+
+
+class Snapshot(Struct, frozen=True):
+    """A message so far as pieces of frames, in place of the first `index` frames of a log; all readers share it.
+
+    `size` is the bytes of the pieces, `log_size` those of the frames.
+    """
+
+    pieces: Sequence[bytes]
+    index: int
+    size: int
+    log_size: int
+
+
+class _ReplayCache:
+    """Makes snapshots of a log once for all readers of this process, in slices that do not hold the loop."""
+
+    def __init__(self, log: TurnLog, replay: Replay) -> None:
+        self._log = log
+        self._replay = replay
+        self._taken = 0
+        self._size = 0
+        self._last: Snapshot | None = None
+        self._making: asyncio.Task[Snapshot] | None = None
+
+    async def snapshot(self) -> Snapshot:
+        if self._making is not None and self._making.get_loop() is asyncio.get_running_loop():
+            return await asyncio.shield(self._making)
+        last = self._last
+        if last is not None and self._log.end_size - last.log_size <= max(_TAIL, last.size // 4):
+            return last
+        # In a task of its own, since the first caller may be cancelled: two at once would take frames from each other.
+        self._making = asyncio.create_task(self._make())
+        self._making.add_done_callback(self._made)
+        return await asyncio.shield(self._making)
+
+    def _made(self, _: asyncio.Task[Snapshot]) -> None:
+        self._making = None
+
+    async def _make(self) -> Snapshot:
+        slices = Slices()
+        # Asked once: a log that grows faster than it is replayed must not keep its readers waiting.
+        index = self._log.end
+        while self._taken < index:
+            some = self._next(index)
+            self._replay.take(some)
+            self._taken += len(some)
+            self._size += sum(map(len, some))
+            await slices.pause()
+        pieces = list[bytes]()
+        # The replay does not change meanwhile: only this task gives it frames.
+        for piece in self._replay.encoded():
+            pieces.append(piece)
+            await slices.pause()
+        self._last = Snapshot(pieces, index, sum(map(len, pieces)), self._size)
+        return self._last
+
+    def _next(self, end: int) -> list[bytes]:
+        """The next frames: a few large ones, or up to 256 small ones."""
+        some, size = list[bytes](), 0
+        for frame in islice(self._log.frames, self._taken, min(self._taken + _SLICE, end)):
+            some.append(frame)
+            size += len(frame)
+            if size >= _TAIL:
+                break
+        return some
 
 
 class Reader:
     """A cursor in a turn's log, which its store counts until it leaves.
 
-    After `rewind` it first gives the replay of the message so far, then what follows in the log.
+    After `rewind` it first gives the message so far, then what follows in the log.
     """
 
     __slots__ = ("_ahead", "_ahead_size", "_has_left", "_offset", "_read", "_untaken", "cursor", "in_flight", "log")
@@ -191,15 +283,15 @@ class Reader:
         self._read = sum(map(len, islice(self.log.frames, index)))
 
     async def rewind(self) -> None:
-        """Tell the whole message first, folded, with the parts that the turn continues."""
-        self.tell(await self.log.replay())
+        """Begin with a replay of the whole message, with the parts that the turn continues."""
+        self.begin_with(await self.log.replay())
 
-    def tell(self, told: Told) -> None:
-        """Give what is told before what follows in the log."""
-        self._ahead = deque(told.pieces)
-        self._ahead_size = told.size
+    def begin_with(self, snapshot: Snapshot) -> None:
+        """Give the snapshot, then what follows it in the log."""
+        self._ahead = deque(snapshot.pieces)
+        self._ahead_size = snapshot.size
         self._offset = 0
-        self.cursor, self._read = told.index, told.log_size
+        self.cursor, self._read = snapshot.index, snapshot.log_size
 
     @property
     def unread(self) -> int:
@@ -209,7 +301,7 @@ class Reader:
     @property
     def ended(self) -> bool:
         """Whether everything was taken and nothing more comes."""
-        # Asked first, since a thread may write before the log is closed.
+        # First, since a thread may write until the log is closed.
         is_closed = self.log.outcome is not None
         return is_closed and self.cursor >= len(self.log.frames) and not self._ahead
 
@@ -220,7 +312,7 @@ class Reader:
         if self._ahead:
             return self._take_ahead(self._ahead, limit)
         log, cursor = self.log, self.cursor
-        # Asked once, since a thread may add frames at any moment.
+        # Once, since a thread may add frames at any moment.
         end = log.end
         if log.end_size - self._read > limit:
             end = self._end_of(limit, end)
@@ -228,8 +320,8 @@ class Reader:
         taken = log.frames[cursor] if end - cursor == 1 else b"".join(log.frames[cursor:end])
         self.cursor = end
         self._read += len(taken)
-        if log.crowd:
-            log.made_room()
+        if log.drain_waiters:
+            log.wake_drain()
         return taken
 
     def take_frame(self) -> bytes:
@@ -243,17 +335,17 @@ class Reader:
         frame = self.log.frames[self.cursor]
         self.cursor += 1
         self._read += len(frame)
-        self.log.made_room()
+        self.log.wake_drain()
         return frame
 
     def leave(self, *, is_cut: bool = False) -> None:
-        """Read no more; to leave twice is to leave once. A reader that is cut off would have read on."""
+        """Read no more; a reader that `is_cut` would have read on. To leave again changes nothing."""
         self._take_up()
         if not self._has_left:
             self._has_left = True
             self.log.last_cut = is_cut
             self.log.readers.discard(self)
-            self.log.made_room()
+            self.log.wake_drain()
             if self.log.counts is not None:
                 self.log.counts()
 

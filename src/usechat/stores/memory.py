@@ -4,18 +4,28 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Final, Literal, TypeAlias
 
 from usechat.alarms import alarm_at
 from usechat.protocol.messages import UIMessage
-from usechat.stores import Claim, FencedError, Lost, Producer, SpentError, StopReason, TurnHead, TurnRunningError
-from usechat.stores.log import Outcome, Reader, TurnLog
+from usechat.stores import (
+    Claim,
+    FencedError,
+    Found,
+    IdUsedError,
+    Lost,
+    Producer,
+    StopReason,
+    TurnHead,
+    TurnRunningError,
+)
+from usechat.stores.log import Outcome, Reader, TurnLog, Waiters
 
 __all__ = ["MemoryTurnStore"]
 
-_MOST_SPENT: Final = 100_000
+_MOST_USED: Final = 100_000
 
 _Phase: TypeAlias = Literal["claimed", "open", "sealed", "released"]
 
@@ -34,7 +44,7 @@ class MemoryTurnStore:
         self._ended: OrderedDict[str, tuple[TurnHead, TurnLog, float]] = OrderedDict()
         self._ended_size = 0
         self._epochs = count(1)
-        self._spent: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._used: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._lost: Lost | None = None
         self._ending: set[asyncio.Future[None]] = set()
 
@@ -46,21 +56,24 @@ class MemoryTurnStore:
             raise claim.error()
         return claim
 
-    async def live(self, chat: str) -> TurnHead | None:
+    def local(self, chat: str) -> TurnHead | None:
         claim = self._claims.get(chat)
         return None if claim is None else claim.head
 
-    async def find(self, chat: str, mark: str) -> TurnHead | None:
+    async def live(self, chat: str) -> TurnHead | None:
+        return self.local(chat)
+
+    async def find(self, chat: str, mark: str) -> Found:
         self._forget()
-        claim = self._claims.get(chat)
-        if claim is not None and mark in (claim.head.turn, claim.log.mark):
-            return claim.head
+        live = await self.live(chat)
+        if live is not None and mark in (live.turn, live.turn[:8]):
+            return Found(live, live)
         ended = (head for head, log, _ in self._ended.values() if head.chat == chat and mark in (head.turn, log.mark))
-        return next(ended, None)
+        return Found(next(ended, None), live)
 
     async def follow(self, head: TurnHead) -> Reader | None:
         while (claim := self._held(head)) is not None and claim.phase == "claimed":
-            await claim.moved()
+            await claim.moved.wait()
         if claim is not None:
             return claim.reader()
         ended = self._ended.get(head.turn)
@@ -72,7 +85,7 @@ class MemoryTurnStore:
             try:
                 async with asyncio.timeout(within):
                     while self._held(head) is claim:
-                        await claim.moved()
+                        await claim.moved.wait()
             except TimeoutError:
                 # Whoever has taken it over meanwhile has as long as the owner before.
                 if self._held(head) is claim:
@@ -84,42 +97,39 @@ class MemoryTurnStore:
             _, log, _ = self._ended.pop(turn)
             self._ended_size -= log.size
 
-    async def opened(self, head: TurnHead, within: float) -> bool:
+    async def wait_opened(self, head: TurnHead, within: float) -> bool:
         try:
             async with asyncio.timeout(within):
                 while (claim := self._held(head)) is not None and claim.phase == "claimed":
-                    await claim.moved()
+                    await claim.moved.wait()
         except TimeoutError:
             return False
         return True
 
-    async def are_spent(self, chat: str, ids: Sequence[str]) -> bool:
-        return any((chat, id_) in self._spent for id_ in ids)
+    async def are_used(self, chat: str, ids: Sequence[str]) -> bool:
+        return any((chat, id_) in self._used for id_ in ids)
 
-    async def freed(self, head: TurnHead) -> None:
+    async def wait_released(self, head: TurnHead) -> None:
         while (claim := self._held(head)) is not None:
-            await claim.moved()
+            await claim.moved.wait()
 
-    async def answers(self) -> bool:
+    async def ping(self) -> bool:
         return True
 
-    def serve(self, lost: Lost) -> AbstractAsyncContextManager[None]:
-        return self._serve(lost)
-
     @asynccontextmanager
-    async def _serve(self, lost: Lost) -> AsyncGenerator[None, None]:
+    async def serve(self, lost: Lost) -> AsyncGenerator[None, None]:
         self._lost = lost
         try:
             yield
         finally:
             self._lost = None
 
-    def spend(self, chat: str, ids: Sequence[str]) -> None:
-        if any((chat, id_) in self._spent for id_ in ids):
-            raise SpentError("An id was used before.")
-        self._spent.update(dict.fromkeys((chat, id_) for id_ in ids))
-        while len(self._spent) > _MOST_SPENT:
-            self._spent.popitem(last=False)
+    def use(self, chat: str, ids: Sequence[str]) -> None:
+        if any((chat, id_) in self._used for id_ in ids):
+            raise IdUsedError("An id was used before.")
+        self._used.update(dict.fromkeys((chat, id_) for id_ in ids))
+        while len(self._used) > _MOST_USED:
+            self._used.popitem(last=False)
 
     def free(self, claim: "_Claim") -> None:
         if self._claims.get(claim.head.chat) is claim:
@@ -170,7 +180,8 @@ class _Claim:
         self._sealed: tuple[Sequence[bytes], Outcome] | None = None
         self._producer: Producer | None = None
         self._stop: StopReason | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        # Woken when the claim goes on, or another owner has it.
+        self.moved = Waiters()
         self.log.counts = self._count
 
     @property
@@ -181,13 +192,13 @@ class _Claim:
         """What whoever wants the place of this turn is told."""
         return TurnRunningError(self.head, is_claimed=self.phase == "claimed", is_sealed=self.phase == "sealed")
 
-    async def open(self, producer: Producer, continues: UIMessage | None, spends: Sequence[str]) -> None:
+    async def open(self, producer: Producer, continues: UIMessage | None, uses: Sequence[str]) -> None:
         if self._fenced or self.phase == "released":
             raise FencedError("Somebody else has taken the turn over.")
         if self.phase != "claimed":
             return
-        self._store.spend(self.head.chat, spends)
-        self.log.open(continues)
+        self._store.use(self.head.chat, uses)
+        self.log.continues = continues
         self._producer = producer
         self._appends = True
         self._move("open")
@@ -200,7 +211,7 @@ class _Claim:
             if self._appends:
                 self.log.extend(frames)
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         pass
 
     async def seal(self, last: Sequence[bytes], outcome: Outcome) -> bool:
@@ -233,12 +244,6 @@ class _Claim:
         if self._producer is not None:
             self._producer.stop(why)
 
-    async def moved(self) -> None:
-        """Wait until the claim has gone on, or another owner has it."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        await future
-
     def hand_over(self, epoch: int) -> "_Claim":
         """The claim of a new owner, with all that the old one has; the old one can write no more."""
         taken = _Claim(self._store, self.head, epoch, self.log)
@@ -262,7 +267,4 @@ class _Claim:
 
     def _move(self, phase: _Phase) -> None:
         self.phase = phase
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self.moved.wake()

@@ -18,7 +18,7 @@ def open_store(
     *,
     secret: str | None = None,
     lease: float = LEASE,
-    keep_spent: float = WEEK,
+    keep_used: float = WEEK,
     scope: str = "",
 ) -> TurnStore:
     """The store itself, or the one that is named: `memory`, or the URL of a Redis or a Valkey.
@@ -35,4 +35,4 @@ def open_store(
         from usechat.stores.redis import RedisTurnStore
     except ModuleNotFoundError as error:
         raise ImportError(missing("A store on Redis", error, "redis")) from error
-    return RedisTurnStore(store, secret=secret, lease=lease, keep_spent=keep_spent, scope=scope)
+    return RedisTurnStore(store, secret=secret, lease=lease, keep_used=keep_used, scope=scope)

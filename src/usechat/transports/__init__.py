@@ -1,4 +1,4 @@
-"""Where a chat's messages go and its streams come from, for whoever has no HTTP between."""
+"""Where a chat's messages go and its streams come from, without HTTP between."""
 
 from collections.abc import AsyncGenerator
 from typing import Protocol

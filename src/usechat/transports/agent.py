@@ -2,27 +2,25 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from usechat.agents import Agent, CountsUnused, GivesWay, StopsChats
-from usechat.agents.chat import Chat, Request
-from usechat.agents.registry import agent_of
-from usechat.ids import new_id, new_turn_id
+from usechat.history import Tail
+from usechat.ids import new_id
+from usechat.integrations import CountsUnused, StopsChats, agent_of, drive
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
 from usechat.protocol.frames import decode_frame
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import ChatRequest
 from usechat.protocol.writer import MessageWriter
-from usechat.stores import Claim, Outcome, Reader, StopReason, TurnHead, TurnLog
+from usechat.stores import Reader, TurnHead
 from usechat.stores.memory import MemoryTurnStore
-from usechat.turns.clocks import TurnLimits
-from usechat.turns.failures import explain
-from usechat.turns.opening import Prepared
-from usechat.turns.pump import Unused, pump
-from usechat.turns.threads import THREADS
-from usechat.turns.turn import Turn
-from usechat.turns.turns import Turns, TurnSettings
+from usechat.turns.chat import Request
+from usechat.turns.pending import Admission, PendingTurn
+from usechat.turns.pump import Unused
+from usechat.turns.settings import ChatSettings, TurnLimits
+from usechat.turns.turns import Turns
 
 __all__ = ["AgentTransport"]
 
@@ -51,12 +49,12 @@ class AgentTransport:
             TypeError: it is no agent.
         """
         self.agent = agent_of(agent)
-        self._client: ClientName = client
         self._new_message_id = new_message_id or new_id
         self._unused = Unused()
         self._store = MemoryTurnStore()
-        settings = TurnSettings(limits=limits)
-        self._turns = Turns(self._store, _Nowhere(), settings, explain=explain, ended=_nothing)
+        self._settings = ChatSettings(client=client, turn=limits)
+        drives = partial(drive, self.agent, unused=self.unused)
+        self._turns = Turns(self.agent, drives, self._store, _Nowhere(), self._settings)
 
     @property
     def unused(self) -> Unused:
@@ -69,8 +67,9 @@ class AgentTransport:
         Raises:
             RequestError: one of the messages is wrong, or too many turns are running.
         """
-        opening = _Opening(self.agent, request, self._client, self._new_message_id, self.unused)
-        return _read(await self._turns.begin(opening))
+        came, new_message_id = Request(request.extra, {}), self._new_message_id
+        pending = PendingTurn(request, came, None, self._settings, chat=request.id, new_message_id=new_message_id)
+        return _read(await self._turns.begin(pending))
 
     async def reconnect_to_stream(self, chat_id: str) -> AsyncGenerator[Chunk, None] | None:
         """The turn that runs in the chat, from its beginning; None if nothing runs."""
@@ -100,80 +99,28 @@ class AgentTransport:
                     yield chunk
 
 
-class _Opening:
-    """What a request asks for."""
-
-    def __init__(
-        self,
-        agent: Agent[Any],
-        request: ChatRequest,
-        client: ClientName,
-        new_message_id: Callable[[], str],
-        unused: Unused,
-    ) -> None:
-        anew = request.trigger == "regenerate-message"
-        # An older message that is wrong is found here, before anything runs.
-        self._messages = request.messages
-        self._continues = request.last if request.last.role == "assistant" and not anew else None
-        self._agent = agent
-        self._request = request
-        self._unused = unused
-        self.regenerates = (request.message_id or "") if anew else None
-        # Nobody asks from anywhere: it is called in this process.
-        self.address = ""
-        self.stopped: StopReason | None = None
-        message_id = new_message_id() if self._continues is None else self._continues.id
-        self.head = TurnHead(new_turn_id(), request.id, "", message_id, client)
-
-    async def check(self, running: TurnHead) -> None:
-        pass
-
-    def may_replace(self) -> bool:
-        if self._continues is not None or self._request.message_id is not None:
-            return True
-        return not isinstance(self._agent, GivesWay) or self._agent.gives_way(self._request.id, None)
-
-    def is_awaited(self) -> bool:
-        if self._continues is not None or self._request.message_id is not None:
-            return False
-        return isinstance(self._agent, GivesWay) and self._agent.awaits_message(self._request.id, None)
-
-    async def prepare(self, claim: Claim) -> Prepared:
-        head, continues = self.head, self._continues
-        writer = MessageWriter(head.message_id, new_id=new_id, client=head.client, continues=continues)
-        return Prepared(writer, continues)
-
-    def opened(self, log: TurnLog) -> None:
-        pass
-
-    def drive(self, turn: Turn) -> Awaitable[None]:
-        request = self._request
-        chat = Chat(
-            turn,
-            id=request.id,
-            text=request.text,
-            messages=self._messages,
-            request=Request(request.extra, {}),
-            client=self.head.client,
-            trigger=request.trigger,
-            continues=self._continues,
-        )
-        mapper = self._agent.mapper(turn.output.writer)
-        return pump(self._agent.events(chat), mapper, turn.output, unused=self._unused, threads=THREADS)
-
-
 class _Nowhere:
-    """Keeps no answers."""
+    """The history of chats that are not kept: each request has all messages, and they are believed."""
+
+    async def admit(self, pending: PendingTurn) -> Admission:
+        asked, messages = pending.asked, pending.asked.messages
+        continues = asked.last if pending.head.message_id == asked.last.id else None
+        return Admission(Tail(0), 0, [], asked.last, asked.text, continues, messages=messages)
+
+    async def begin(self, pending: PendingTurn, epoch: int) -> None:
+        pass
+
+    def writer(self, head: TurnHead, continues: UIMessage | None, value_limit: int) -> MessageWriter:
+        return MessageWriter(head.message_id, new_id=new_id, client=head.client, continues=continues)
+
+    async def load(self, head: TurnHead) -> list[UIMessage]:
+        raise NotImplementedError
 
     async def has_ended(self, head: TurnHead) -> bool:
         return False
 
     async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
         pass
-
-
-async def _nothing(_head: TurnHead, _outcome: Outcome, _message: UIMessage) -> None:
-    pass
 
 
 async def _read(reader: Reader, *, replay: bool = False) -> AsyncGenerator[Chunk, None]:

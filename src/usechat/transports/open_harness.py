@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from usechat.agents.open_harness import ChatRuns, OpenHarnessAgent, Runtime, RuntimeMaker
-from usechat.sources.open_harness import TransportOptions
+from usechat.integrations.open_harness.agent import ChatRuns, OpenHarnessAgent, Runtime, RuntimeMaker
+from usechat.integrations.open_harness.translator import TransportOptions
 from usechat.transports.agent import AgentTransport
 
 __all__ = ["OpenHarnessChatTransport"]

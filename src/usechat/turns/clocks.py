@@ -5,44 +5,38 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
-
 from usechat.alarms import Alarm, alarm_at
+from usechat.turns.settings import TurnLimits
 
-__all__ = ["Clock", "Clocks", "TurnLimits"]
+__all__ = ["Clock", "Clocks"]
 
 Clock: TypeAlias = Literal["linger", "idle", "total"]
-
-
-class TurnLimits(Struct, frozen=True):
-    """How long a turn may take and how much it may say.
-
-    `linger` is what happens when the last reader leaves: 0 stops the turn at once, None lets it run to its end, a
-    number waits that many seconds for somebody to come back. `idle` counts seconds without a chunk, except while an
-    approval is open or the agent holds the clock. `log` is the most bytes of a turn. With `ahead`, an agent that waits
-    for room gets it when the furthest reader has so many bytes left to read at most.
-    """
-
-    linger: float | None = 30.0
-    idle: float | None = 120.0
-    total: float | None = 3600.0
-    log: int = 16 * 1024 * 1024
-    ahead: int | None = None
 
 
 class Clocks:
     """One timer for the three clocks of a turn, in the turn's event loop.
 
-    `expired` is called with the clock that has run out. `asks` says whether the user is being asked something, which
-    stops the idle clock. What moves a deadline further away moves no timer: it is looked at when the timer fires.
+    `expired` is called with the clock that has run out. `may_be_silent` says whether a tool runs or the user is asked
+    something, which stops the idle clock. What moves a deadline further away moves no timer: the deadline is looked at
+    when the timer fires.
     """
 
-    __slots__ = ("_asks", "_expired", "_holds", "_limits", "_linger_at", "_loop", "_timer", "_total_at", "last")
+    __slots__ = (
+        "_expired",
+        "_holds",
+        "_limits",
+        "_linger_at",
+        "_loop",
+        "_may_be_silent",
+        "_timer",
+        "_total_at",
+        "last",
+    )
 
-    def __init__(self, limits: TurnLimits, expired: Callable[[Clock], None], asks: Callable[[], bool]) -> None:
+    def __init__(self, limits: TurnLimits, expired: Callable[[Clock], None], may_be_silent: Callable[[], bool]) -> None:
         self._limits = limits
         self._expired = expired
-        self._asks = asks
+        self._may_be_silent = may_be_silent
         self._loop = asyncio.get_running_loop()
         self._holds = 0
         self._linger_at: float | None = None
@@ -85,7 +79,7 @@ class Clocks:
         if not but_total:
             self._total_at = None
             # They hold the turn.
-            self._expired, self._asks = _ignore, bool
+            self._expired, self._may_be_silent = _ignore, bool
         self._schedule()
 
     def _schedule(self) -> None:
@@ -103,7 +97,7 @@ class Clocks:
     def _tick(self) -> None:
         self._timer = None
         now, idle = self._loop.time(), self._limits.idle
-        if idle is not None and now >= self.last + idle and self._asks():
+        if idle is not None and now >= self.last + idle and self._may_be_silent():
             # It is asked again when the silence has lasted as long once more.
             self.last = now
         if self._linger_at is not None and now >= self._linger_at:

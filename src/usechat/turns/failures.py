@@ -3,7 +3,7 @@
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from usechat.errors import AgentError
 
@@ -29,11 +29,11 @@ def explain(error: BaseException, error_text: ErrorText | None = None) -> str:
     else:
         _log.error("an agent failed, error %s", error_id, exc_info=error)
     try:
-        chosen = error_text(error) if error_text is not None else None
-    # The app chooses the text, and may fail.
-    except Exception:  # noqa: BLE001
+        chosen = cast("object", error_text(error)) if error_text is not None else None
+    # The app chooses the text, and may fail in any way.
+    except BaseException:  # noqa: BLE001
         _log.exception("the text of error %s failed", error_id)
         chosen = None
-    if chosen:
+    if chosen and isinstance(chosen, str):
         return chosen
     return str(error) if isinstance(error, AgentError) else f"{MASKED} (Error {error_id})"

@@ -1,104 +1,120 @@
-"""What an agent says, from any thread, as the chunks of one message."""
+"""What an agent writes, from any thread, as the chunks of one message.
+
+An output is *open* until its `closed` is set; then nothing that is written has an effect. `lock` guards the writer and
+its state, the texts that wait, and `closed`. It is reentrant, and held whenever `take` and `take_texts` are called, so
+that both see one chunk after the other.
+
+`write` may be called in any thread, `text` in that of the event loop. To close the output, or to look at the writer's
+state, take the lock and call `flush` first.
+
+Texts take a fast path. Short ones that follow each other within 100 µs wait for the next round of the event loop, and
+up to 64 of them are written together; everything else that is written goes after them. A text that continues the open
+text part of the main lane changes nothing in the writer's state, so that no chunk is made of it: `take_texts` gets its
+part and the texts themselves.
+"""
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import Final, ParamSpec, Protocol
+from typing import Final, ParamSpec
 
-from usechat.protocol.chunks import Chunk
+from usechat.protocol.chunks import Chunk, TextDelta
 from usechat.protocol.writer import MessageWriter
+from usechat.stores import StopReason
 
-__all__ = ["Output", "Sink"]
+__all__ = ["Output"]
 
 _P = ParamSpec("_P")
 
-# Texts of up to so many characters that come within so many seconds of each other are written together, up to so many.
+# Coalesce texts of up to 128 characters that arrive within 100 µs of each other, at most 64 at a time.
 _SHORT: Final = 128
 _TOGETHER_SECONDS: Final = 100e-6
 _TOGETHER: Final = 64
 
 
-class Sink(Protocol):
-    """Where the chunks of a message go; it is called by one thread at a time."""
+class Output:
+    """A turn as its agent sees it: it puts what is written into one order, and a subclass says where the chunks go."""
+
+    __slots__ = ("_is_stopping", "_loop", "_stopping", "_texts", "_wrote", "closed", "lock", "stopped", "writer")
+
+    def __init__(self, writer: MessageWriter) -> None:
+        self.writer = writer
+        self.lock = threading.RLock()
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        # Why the turn was stopped, if somebody else than its agent did so.
+        self.stopped: StopReason | None = None
+        # Made when somebody looks at it, since it is large and few do.
+        self._stopping: asyncio.Event | None = None
+        self._is_stopping = False
+        self._texts: list[str] = []
+        # When the last text came.
+        self._wrote = 0.0
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        """Set as soon as the turn is ended by somebody else than its agent."""
+        if self._stopping is None:
+            self._stopping = asyncio.Event()
+            if self._is_stopping:
+                self._stopping.set()
+        return self._stopping
+
+    def set_stopping(self) -> None:
+        self._is_stopping = True
+        if self._stopping is not None:
+            self._stopping.set()
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Suspend the idle clock, if there is one."""
+        return nullcontext()
+
+    def touch(self) -> None:
+        """Let the idle clock, if there is one, begin anew."""
 
     @property
     def full(self) -> Callable[[], bool] | None:
         """Says, in any thread, whether an agent that can wait should do so; None if it never has to."""
-        ...
+        return None
 
-    async def room(self) -> None:
-        """Wait until it is no longer full."""
-        ...
+    async def drain(self) -> None:
+        """Wait until the output is no longer full."""
 
     def take(self, chunks: Iterable[Chunk]) -> None:
         """Take chunks, each before the next one is made."""
-        ...
+        raise NotImplementedError
 
     def take_texts(self, part: str, texts: Sequence[str]) -> None:
         """Take the deltas of an open text part, none of them empty."""
-        ...
+        self.take(TextDelta(part, text) for text in texts)
 
     def fail(self, error: BaseException) -> None:
         """End the message because of this error."""
-        ...
+        raise NotImplementedError
 
-
-class Output:
-    """Puts what is said into the order in which it is said, and hands it to a sink.
-
-    `say` may be called from any thread, `text` from that of the event loop. Once the output is closed, nothing that is
-    said has an effect. Whoever closes it, or looks at the writer's state, takes the lock and calls `flush` first.
-    """
-
-    __slots__ = ("_last", "_loop", "_sink", "_texts", "closed", "lock", "writer")
-
-    def __init__(self, writer: MessageWriter, sink: Sink) -> None:
-        self.writer = writer
-        self.lock = threading.RLock()
-        self.closed = False
-        self._sink: Sink | None = sink
-        self._loop = asyncio.get_running_loop()
-        self._texts: list[str] = []
-        self._last = 0.0
-
-    @property
-    def full(self) -> Callable[[], bool] | None:
-        return None if self._sink is None else self._sink.full
-
-    async def room(self) -> None:
-        if self._sink is not None:
-            await self._sink.room()
-
-    def detach(self) -> None:
-        """Let go of the sink once the output is closed."""
-        self._sink = None
-
-    def say(self, write: Callable[_P, Iterable[Chunk]], *arguments: _P.args, **options: _P.kwargs) -> None:
-        """Take what a method of the writer or a mapper makes; after the end it is not called."""
+    def write(self, method: Callable[_P, Iterable[Chunk]], *arguments: _P.args, **options: _P.kwargs) -> None:
+        """Write what a method of the writer or a mapper makes; after the end the method is not called."""
         with self.lock:
             if self._texts:
                 self.flush()
-            if not self.closed and self._sink is not None:
-                self._sink.take(write(*arguments, **options))
+            if not self.closed:
+                self.take(method(*arguments, **options))
 
     def text(self, text: str, now: float) -> None:
-        """Say a text, at the latest when the loop runs next, and before anything else is said.
-
-        The short texts of an agent that does not wait are written together, at little more than the price of their
-        bytes; the first of them, and each one that comes alone, is written at once.
-        """
+        """Write a text: the first of a burst, and one that comes alone, at once; others when the loop runs next."""
         if len(text) > _SHORT:
-            self.say(self.writer.text, text)
+            self.write(self.writer.text, text)
             return
         with self.lock:
-            recent, self._last = now - self._last < _TOGETHER_SECONDS, now
+            recent, self._wrote = now - self._wrote < _TOGETHER_SECONDS, now
             if not recent and not self._texts:
                 part = self.writer.flow(text) if not self.closed else None
-                if part is not None and self._sink is not None:
-                    self._sink.take_texts(part, (text,))
+                if part is not None:
+                    self.take_texts(part, (text,))
                 else:
-                    self._write([text])
+                    self._write_texts([text])
                 return
             if not self._texts:
                 self._loop.call_soon(self._flush_waiting)
@@ -111,21 +127,20 @@ class Output:
         with self.lock:
             if self._texts:
                 texts, self._texts = self._texts, []
-                self._write(texts)
+                self._write_texts(texts)
 
-    def _write(self, texts: list[str]) -> None:
-        if self.closed or self._sink is None:
+    def _write_texts(self, texts: list[str]) -> None:
+        if self.closed:
             return
         part = self.writer.flow("".join(texts)) if all(texts) else None
         if part is None:
-            self._sink.take(chain.from_iterable(map(self.writer.text, texts)))
+            self.take(chain.from_iterable(map(self.writer.text, texts)))
         else:
-            self._sink.take_texts(part, texts)
+            self.take_texts(part, texts)
 
     def _flush_waiting(self) -> None:
         try:
             self.flush()
-        # Nobody called who could be told.
+        # The loop calls, which could do nothing with the error.
         except Exception as error:  # noqa: BLE001
-            if self._sink is not None:
-                self._sink.fail(error)
+            self.fail(error)

@@ -5,13 +5,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, closing, nullcontext
+from contextlib import AbstractAsyncContextManager, closing, nullcontext, suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from usechat.errors import MappingError
-from usechat.sources import Mapper
-from usechat.sources.plain import PlainMapper
+from usechat.events import Mapper
 from usechat.turns.output import Output
 from usechat.turns.threads import Threads
 
@@ -68,12 +67,12 @@ def pump(
 
 async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: Output, unused: Unused) -> None:
     clock, full, watch = time.perf_counter, output.full, _LoopWatch()
-    is_plain = isinstance(mapper, PlainMapper)
+    takes_texts = getattr(mapper, "texts", False)
     texts, slow, worked, last = 0, 0, 0.0, clock()
     async with closing_events(events):
         async for event in events:
             now = clock()
-            if is_plain and type(event) is str:
+            if takes_texts and type(event) is str:
                 output.text(event, now)
                 texts += 1 + (len(event) >> 6)
             else:
@@ -84,7 +83,7 @@ async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: O
             if full is not None and full():
                 # What it holds is not kept while nobody reads.
                 del event
-                await output.room()
+                await output.drain()
             gap, last = now - last, now
             if gap >= _HOLDS:
                 slow += 1
@@ -96,7 +95,7 @@ async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: O
                 await asyncio.sleep(0)
                 texts, worked, last = 0, 0.0, clock()
                 watch.yielded()
-    output.say(mapper.end)
+    output.write(mapper.end)
 
 
 async def _move_in_thread(
@@ -104,12 +103,12 @@ async def _move_in_thread(
 ) -> None:
     move = partial(_move, mapper=mapper, output=output, unused=unused)
     await threads.run(_move_sync, events, move, output, asyncio.get_running_loop())
-    output.say(mapper.end)
+    output.write(mapper.end)
 
 
 def _move(event: _Event, mapper: Mapper[_Event], output: Output, unused: Unused) -> None:
     try:
-        output.say(mapper.map, event)
+        output.write(mapper.map, event)
     except MappingError as error:
         unused(error)
 
@@ -124,16 +123,30 @@ def _move_sync(
                 return
             move(event)
             if full is not None and full():
-                asyncio.run_coroutine_threadsafe(_room(output), loop).result()
+                asyncio.run_coroutine_threadsafe(_drain(output), loop).result()
 
 
-async def _room(output: Output) -> None:
-    await output.room()
+async def _drain(output: Output) -> None:
+    await output.drain()
 
 
 def closing_events(events: AsyncIterable[Any]) -> AbstractAsyncContextManager[Any]:
     """Close the events at the end, if they can be closed."""
-    return aclosing(cast("Any", events)) if hasattr(events, "aclose") else nullcontext()
+    return _Closing(cast("Any", events)) if hasattr(events, "aclose") else nullcontext()
+
+
+class _Closing(AbstractAsyncContextManager[None]):
+    def __init__(self, events: Any) -> None:
+        self._events = events
+
+    async def __aexit__(self, *_: object) -> None:
+        if getattr(self._events, "ag_running", False):
+            # A GeneratorExit out of what an agent waits for leaves its generator marked as running before Python 3.13,
+            # and `await aclose()` refuses it. This closes it all the same, unless it waits in a `finally`.
+            with suppress(StopIteration):
+                self._events.aclose().throw(GeneratorExit())
+        else:
+            await self._events.aclose()
 
 
 class _LoopWatch:

@@ -1,163 +1,163 @@
-"""A turn: one agent at work on one answer. It writes a log; whoever reads it comes and goes."""
+"""A turn: one agent at work on one answer. It writes a log, whose readers come and go.
+
+`Turns` gives a turn its life, in one coroutine. This file is the part of it in which the agent works.
+
+States. A turn is *running* until its `outcome` is chosen, once, by the first of these:
+
+- the agent: it returns or ends its message ("done"), raises or writes an error ("error"), or aborts ("stopped");
+- a stop, through the store, `linger` or the end of the process: "stopped", and `stopped` says why;
+- the clocks `idle` and `total`, a reader that was cut off, or an answer that became too large: "error";
+- another owner that has taken the turn over: "lost".
+
+Then it is *ended*: its output is closed, `last` has the frames that end the message, and `_chosen` wakes the life.
+Nothing of `last` is in the log yet; the life seals it there.
+
+Threads and locks. `outcome`, `last` and `stopped` are set together with the output's `closed`, under the output's
+lock and in any thread. The message (`_reader`, `_count`, `_part`, `_deltas`) is guarded by that lock, too: it grows
+only in `take`, `take_texts` and where the outcome is chosen. Everything else belongs to the event loop: the clocks,
+the agent's task, `stopping`, waking readers. What another thread causes there goes through `_in_loop`, so that
+`_end_agent` runs in the loop, once, but may run a moment after the outcome is chosen.
+
+The agent's task. A turn that ends by somebody else than its agent cancels the task at once; `wind_down` gives it one
+second to clean up. An agent that ended its message itself may go on, until the clock of the whole turn cancels it; one
+whose answer became too large has a second.
+"""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, FinishReason, ReasoningDelta, TextDelta
 from usechat.protocol.frames import Frames
 from usechat.protocol.messages import UIMessage
+from usechat.protocol.reader import MessageReader
+from usechat.protocol.tables import CallState
 from usechat.protocol.writer import MessageWriter
 from usechat.stores import Claim, Outcome, StopReason
-from usechat.turns.clocks import Clock, Clocks, TurnLimits
-from usechat.turns.failures import MASKED
-from usechat.turns.message import GrowingMessage
+from usechat.turns.clocks import Clock, Clocks
+from usechat.turns.failures import MASKED, explain
 from usechat.turns.output import Output
+from usechat.turns.quota import Slot
+from usechat.turns.settings import ChatSettings
 
-__all__ = ["OnEnd", "Turn"]
-
-_log = logging.getLogger("usechat")
-
-OnEnd: TypeAlias = Callable[[Outcome, UIMessage], Awaitable[None]]
+__all__ = ["Turn"]
 
 _OUTCOMES: Final[dict[str, Outcome]] = {"ended": "done", "failed": "error"}
 # How long an agent may clean up after it was cancelled before its turn ends without it.
 _WIND_DOWN: Final = 1.0
+# The states of a call whose input is whole, and whose result or approval may be long in coming.
+_SILENT: Final = frozenset[CallState](("available", "requested", "approved", "preliminary"))
 _TOO_LARGE: Final = "The answer became too large."
-# So many frames at once are not shown to the readers at once.
+# From this many frames on that an agent writes at once, the readers are woken when the loop runs next.
 _MANY: Final = 8
 
 
-class Turn:
-    """Runs one agent, in a task of its own, and owns the message that it writes.
-
-    It is *running* until its outcome is chosen: by the agent's end or failure, a stop, a clock, or a bound. That
-    happens once, under the output's lock and in any thread, and nothing can be said afterwards. Then, in the event
-    loop, the turn is *ending*: its last frames are sealed, the agent is cancelled, `store_answer` keeps the message,
-    and the claim is released, which shows the last frames to the readers and frees the chat. `on_end` is awaited
-    last, once, by whoever released the turn.
-    """
+class Turn(Output):
+    """Runs one agent, in a task of its own, and owns the message that it writes."""
 
     __slots__ = (
         "__weakref__",
+        "_cancelled_at",
+        "_chosen",
         "_clocks",
-        "_ending",
-        "_explain",
-        "_is_started",
-        "_is_stopping",
+        "_count",
+        "_deltas",
+        "_frames",
         "_is_waking",
-        "_last",
-        "_limits",
-        "_loop",
-        "_message",
-        "_on_end",
-        "_on_release",
-        "_released",
-        "_stopping",
-        "_store_answer",
+        "_part",
+        "_reader",
+        "_settings",
         "_task",
         "_thread",
+        "_unanswered",
         "claim",
-        "is_elsewhere",
+        "is_taken_here",
+        "last",
         "outcome",
-        "output",
-        "stopped",
+        "slot",
     )
 
     def __init__(
-        self,
-        claim: Claim,
-        writer: MessageWriter,
-        continues: UIMessage | None,
-        *,
-        limits: TurnLimits,
-        explain: Callable[[BaseException], str],
-        store_answer: OnEnd,
-        on_end: OnEnd,
-        on_release: Callable[[], None] | None = None,
+        self, claim: Claim, slot: Slot, writer: MessageWriter, continues: UIMessage | None, settings: ChatSettings
     ) -> None:
+        super().__init__(writer)
         self.claim = claim
-        self.output = Output(writer, self)
-        # Made when somebody looks at it, since it is large and few do.
-        self._stopping: asyncio.Event | None = None
-        self.stopped: StopReason | None = None
+        self.slot = slot
         self.outcome: Outcome | None = None
-        # Whether another process has taken it over.
-        self.is_elsewhere = False
-        self._limits = limits
-        self._explain = explain
-        self._store_answer = store_answer
-        self._on_end = on_end
-        self._on_release = on_release
-        self._loop = asyncio.get_running_loop()
+        self.last: Sequence[bytes] = ()
+        # Whether it was taken over, and ends, in this process.
+        self.is_taken_here = False
+        self._settings = settings
         self._thread = threading.get_ident()
-        self._message = GrowingMessage(Frames(claim.log.mark, names=claim.head.event_names), continues)
-        self._clocks = Clocks(limits, self._expired, self._asks)
+        self._frames = Frames(claim.log.mark, names=claim.head.event_names)
+        self._reader = MessageReader(continues)
+        self._count = 0
+        # The text part that the last deltas went to, and where they are kept.
+        self._part = ""
+        self._deltas: list[str] = []
+        # Calls that the browser was to answer and did not.
+        self._unanswered = {call.id for call in writer.state.open_calls() if call.state == "available"}
+        self._clocks = Clocks(settings.turn, self._expired, self._may_be_silent)
+        self._chosen: asyncio.Future[Outcome] = self._loop.create_future()
         self._task: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self._released = self._loop.create_future()
-        self._is_started = False
-        self._is_stopping = False
+        self._cancelled_at: float | None = None
         self._is_waking = False
-        self._last: Sequence[bytes] = ()
 
-    @property
-    def stopping(self) -> asyncio.Event:
-        """Set as soon as the turn is ended by somebody else than its agent."""
-        if self._stopping is None:
-            self._stopping = asyncio.Event()
-            if self._is_stopping:
-                self._stopping.set()
-        return self._stopping
+    # What the life of the turn calls.
 
     def start(self, drive: Callable[[], Awaitable[None]]) -> None:
-        """Let the agent work; a turn that was stopped before it began ends now."""
-        self._is_started = True
+        """Let the agent work, unless the turn was stopped before."""
         if self.outcome is None:
-            self.output.say(self.output.writer.start)
+            self.write(self.writer.start)
             self._task = asyncio.create_task(self._run(drive))
-        else:
-            self._begin_end(self._last, self.outcome)
+
+    async def ended(self) -> Outcome:
+        """Wait for the outcome. The end of the event loop, which cancels all tasks, stops the turn."""
+        try:
+            return await self._chosen
+        except asyncio.CancelledError:
+            self.stop("shutdown")
+            return self.outcome or "stopped"
+
+    @property
+    def message(self) -> UIMessage:
+        """The message so far; later chunks change it."""
+        return self._reader.message
+
+    async def wind_down(self) -> None:
+        """Wait for an agent that was cancelled to clean up, for what is left of its second."""
+        task = self._task
+        if task is not None and self._cancelled_at is not None:
+            await asyncio.wait([task], timeout=max(0.0, self._cancelled_at + _WIND_DOWN - self._loop.time()))
+            if task.done():
+                # It was cancelled before it ran.
+                self._task = None
 
     def discard(self) -> None:
         """Let go of a turn that could not be opened."""
-        with self.output.lock:
-            self.outcome = "lost"
-            self.output.closed = True
+        with self.lock:
+            self.outcome, self.closed = "lost", True
         self._clocks.stop()
-        self._released.set_result(None)
-        self.output.detach()
 
-    async def released(self) -> None:
-        """Wait until the answer is stored and the chat is free."""
-        await asyncio.shield(self._released)
-
-    async def ended(self) -> None:
-        """Wait until `on_end` is through, too."""
-        await self.released()
-        if self._ending is not None:
-            await asyncio.wait([self._ending])
+    # What the chat calls.
 
     def hold(self) -> AbstractContextManager[None]:
-        """Suspend the idle clock."""
         return self._clocks.hold()
 
     def touch(self) -> None:
-        """Let the idle clock begin anew."""
         self._clocks.moved()
 
     # What the store calls.
 
     def stop(self, why: StopReason) -> None:
         """End the turn at once: cancel the agent, keep what it said."""
-        with self.output.lock:
-            self.output.flush()
+        with self.lock:
+            self.flush()
             if self.outcome is None:
                 self.stopped = why
-                self._choose(self._message.add_all(self.output.writer.abort()), "stopped")
+                self._choose(self._end_with(self.writer.abort()), "stopped")
 
     def readers_changed(self, count: int | None) -> None:
         if self.outcome is None:
@@ -165,8 +165,8 @@ class Turn:
 
     def fenced(self, *, is_here: bool) -> None:
         """Another owner ends the turn, so that nothing more of it is said or stored by this one."""
-        self.is_elsewhere = not is_here
-        with self.output.lock:
+        self.is_taken_here = is_here
+        with self.lock:
             if self.outcome is None:
                 self._choose((), "lost")
 
@@ -174,56 +174,56 @@ class Turn:
 
     @property
     def full(self) -> Callable[[], bool] | None:
-        return None if self._limits.ahead is None else self._is_full
+        return None if self._settings.turn.ahead is None else self._is_full
 
-    async def room(self) -> None:
-        await self.claim.room()
+    async def drain(self) -> None:
+        await self.claim.drain()
         while self._is_full() and self.outcome is None:
-            await self.claim.log.read()
+            await self.claim.log.drain()
 
     def take(self, chunks: Iterable[Chunk]) -> None:
-        frames, chunk, leaves_out = list[bytes](), None, False
-        room = self._limits.log - self.claim.log.size
+        frames, chunk, is_too_large = list[bytes](), None, False
+        room = self._settings.turn.log - self.claim.log.size
         try:
             for chunk in chunks:
-                if leaves_out and isinstance(chunk, Finish):
+                if is_too_large and isinstance(chunk, Finish):
                     chunk = Error(_TOO_LARGE)
+                # A chunk that has no frame is none.
+                frame = self._frames.frame(self._count + 1, chunk)
                 # Values have a bound of their own, and a text may have any length; no part begins or ends with one.
-                is_text = isinstance(chunk, TextDelta | ReasoningDelta)
-                frame = self._message.add(chunk, max(room, 0) if is_text else None)
-                if frame is None:
-                    leaves_out = True
+                if len(frame) > room and isinstance(chunk, TextDelta | ReasoningDelta):
+                    is_too_large = True
                 else:
+                    self._grow(chunk)
                     frames.append(frame)
                     room -= len(frame)
         finally:
             # Also what was written before an error is in the writer's state.
-            self._append(frames, chunk, is_too_large=leaves_out)
+            self._append(frames, chunk, is_too_large=is_too_large)
 
     def take_texts(self, part: str, texts: Sequence[str]) -> None:
-        frames, log = self._message.add_texts(part, texts), self.claim.log
+        if part != self._part:
+            self._part, self._deltas = part, self._reader.deltas_of(part)
+        self._deltas += texts
+        frames = self._frames.texts(part, self._count + 1, texts)
+        count, log = len(frames), self.claim.log
+        self._count += count
         self.claim.append(frames)
         # A delta ends nothing, and nearly always it is the only one and comes in the loop.
-        if len(frames) == 1 and log.size <= self._limits.log and threading.get_ident() == self._thread:
+        if count == 1 and log.size <= self._settings.turn.log and threading.get_ident() == self._thread:
             self._clocks.last = self._loop.time()
             log.wake()
         else:
-            self._after_append(len(frames))
+            self._after_append(count)
 
     def fail(self, error: BaseException) -> None:
-        try:
-            text: object = self._explain(error)
-        # The app chooses the text, and may fail.
-        except BaseException:  # noqa: BLE001
-            _log.exception("the text of an error in turn %s failed", self.claim.head.turn)
-            text = None
-        self._fail(text if isinstance(text, str) else MASKED)
+        self._fail(explain(error, self._settings.error_text))
 
     def _fail(self, text: str) -> None:
-        with self.output.lock:
-            self.output.flush()
+        with self.lock:
+            self.flush()
             if self.outcome is None:
-                self._choose(self._message.add_all(self.output.writer.fail(text)), "error")
+                self._choose(self._end_with(self.writer.fail(text)), "error")
 
     async def _run(self, drive: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -242,22 +242,38 @@ class Turn:
         except BaseException as error:  # noqa: BLE001
             self.fail(error)
         finally:
+            if self.outcome is None:
+                # The error could not even be explained.
+                self._fail(MASKED)
             self._clocks.stop()
             # A task that was cancelled holds its frames, and with them this turn.
             self._task = None
 
     def _finish(self) -> None:
-        with self.output.lock:
-            self.output.flush()
+        with self.lock:
+            self.flush()
             if self.outcome is None:
-                self._choose(self._message.add_all(self.output.writer.finish(self._reason())), "done")
+                self._choose(self._end_with(self.writer.finish(self._reason())), "done")
 
     def _reason(self) -> FinishReason:
-        waits = any(call.state in ("available", "requested") for call in self.output.writer.state.open_calls())
+        waits = any(call.state in ("available", "requested") for call in self.writer.state.open_calls())
         return "tool-calls" if waits else "stop"
 
+    def _grow(self, chunk: Chunk) -> None:
+        self._part = ""
+        self._reader.apply(chunk)
+        self._count += 1
+
+    def _end_with(self, chunks: Iterable[Chunk]) -> list[bytes]:
+        """The frames of the chunks that end the message; there is always room for them."""
+        frames = list[bytes]()
+        for chunk in chunks:
+            frames.append(self._frames.frame(self._count + 1, chunk))
+            self._grow(chunk)
+        return frames
+
     def _append(self, frames: Sequence[bytes], last: Chunk | None, *, is_too_large: bool) -> None:
-        phase = self.output.writer.state.phase
+        phase = self.writer.state.phase
         if phase in _OUTCOMES:
             outcome = "error" if isinstance(last, Error) else _OUTCOMES[phase]
             self._choose(frames, "stopped" if isinstance(last, Abort) else outcome)
@@ -266,8 +282,8 @@ class Turn:
         self._after_append(len(frames), is_too_large=is_too_large)
 
     def _after_append(self, count: int, *, is_too_large: bool = False) -> None:
-        if is_too_large or self.claim.log.size > self._limits.log:
-            self._choose(self._message.add_all(self.output.writer.fail(_TOO_LARGE)), "error", cut_off=True)
+        if is_too_large or self.claim.log.size > self._settings.turn.log:
+            self._choose(self._end_with(self.writer.fail(_TOO_LARGE)), "error", cut_off=True)
         elif count < _MANY or threading.get_ident() != self._thread:
             self._in_loop(self._wake)
         elif not self._is_waking:
@@ -282,13 +298,9 @@ class Turn:
         self.claim.log.wake()
 
     def _choose(self, last: Sequence[bytes], outcome: Outcome, *, cut_off: bool = False) -> None:
-        """Choose how the turn ends; the caller has the lock and has seen that nobody did before."""
-        self._last = last
-        self.outcome = outcome
-        self.output.closed = True
-        # Whoever waits for room has nothing to wait for.
-        self._in_loop(self.claim.log.made_room)
-        self._in_loop(self._begin_end, last, outcome, cut_off)
+        """Choose how the turn ends; the caller has the lock and has seen that the outcome is open."""
+        self.last, self.outcome, self.closed = last, outcome, True
+        self._in_loop(self._end_agent, outcome, cut_off)
 
     def _in_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         if threading.get_ident() == self._thread:
@@ -296,53 +308,26 @@ class Turn:
         else:
             self._loop.call_soon_threadsafe(callback, *arguments)
 
-    def _begin_end(self, last: Sequence[bytes], outcome: Outcome, cut_off: bool = False) -> None:  # noqa: FBT001, FBT002
-        if not self._is_started:
-            # The claim may not be open yet, so that it could not be sealed.
-            return
+    def _end_agent(self, outcome: Outcome, cut_off: bool) -> None:  # noqa: FBT001
+        # An agent that waits for room has nothing to wait for.
+        self.claim.log.wake_drain()
         task = self._task
         by_itself = task is not None and task is asyncio.current_task(self._loop)
         # An agent that ended its message itself may go on, but not for ever.
         goes_on = by_itself and not cut_off
         self._clocks.stop(but_total=goes_on)
         if not goes_on:
-            self._is_stopping = True
-            if self._stopping is not None:
-                self._stopping.set()
+            self.set_stopping()
         if task is not None and not by_itself:
-            task.cancel()
+            self._cancelled_at = self._loop.time()
+            # The end of the loop has cancelled it already.
+            if not task.cancelling():
+                task.cancel()
         elif task is not None and cut_off:
             # It may clean up first.
             self._loop.call_later(_WIND_DOWN, task.cancel)
-        self._ending = self._loop.create_task(self._end(last, outcome, None if by_itself else task))
-
-    async def _end(self, last: Sequence[bytes], outcome: Outcome, task: asyncio.Task[None] | None) -> None:
-        message = self._message.message
-        is_ours = outcome != "lost" and await self.claim.seal(last, outcome)
-        if is_ours:
-            winding_down = None if task is None else self._loop.create_task(_wait(task))
-            # Else the chat would be taken for ever.
-            await self._survive(self._store_answer(outcome, message), "the answer of turn %s was not stored")
-            if winding_down is not None:
-                await winding_down
-            is_ours = await self.claim.release()
-        if self._on_release is not None:
-            self._on_release()
-        self._released.set_result(None)
-        if is_ours:
-            await self._survive(self._on_end(outcome, message), "what follows the end of turn %s failed")
-        # It holds this turn, and whoever holds a chat holds it. So do the hooks: no answer is to wait for the garbage
-        # collector, which comes seldom.
-        self.output.detach()
-        self._store_answer = self._on_end = _nothing
-        self._on_release = None
-
-    async def _survive(self, hook: Awaitable[None], problem: str) -> None:
-        try:
-            await hook
-        # The app's own hook may raise anything; the turn is over all the same.
-        except Exception:  # noqa: BLE001
-            _log.exception(problem, self.claim.head.turn)
+        if not self._chosen.done():
+            self._chosen.set_result(outcome)
 
     def _expired(self, clock: Clock) -> None:
         if clock == "linger" and self.claim.log.last_cut:
@@ -356,20 +341,14 @@ class Turn:
         elif self._task is not None:
             self._task.cancel()
 
-    def _asks(self) -> bool:
+    def _may_be_silent(self) -> bool:
+        """Whether a tool runs, or the user is asked for an approval."""
         # A thread may be writing.
-        with self.output.lock:
-            return any(call.state == "requested" for call in self.output.writer.state.open_calls())
+        with self.lock:
+            calls = (call for call in self.writer.state.open_calls() if call.id not in self._unanswered)
+            return bool(self.writer.working) or any(call.state in _SILENT for call in calls)
 
     def _is_full(self) -> bool:
         # A copy, since a thread may ask while a reader comes or leaves.
-        readers, ahead = tuple(self.claim.log.readers), self._limits.ahead
+        readers, ahead = tuple(self.claim.log.readers), self._settings.turn.ahead
         return ahead is not None and bool(readers) and min(one.unread + one.in_flight for one in readers) > ahead
-
-
-async def _nothing(_outcome: Outcome, _message: UIMessage) -> None:
-    pass
-
-
-async def _wait(task: asyncio.Task[None]) -> None:
-    await asyncio.wait([task], timeout=_WIND_DOWN)

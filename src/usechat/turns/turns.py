@@ -1,43 +1,74 @@
-"""The turns of one process: who may begin one, which gives way to which, and how all of them end."""
+"""The turns of one process: how each begins, which gives way to which, and how all of them end.
+
+A turn's life is one coroutine, `Turns._live`, in a task that the request which asked for it cannot cancel:
+
+1. It waits in the *queue* of its chat for the requests of this process that came before, at most 16.
+2. It takes a *slot* of the quota. A turn that replaces another one of this process shares its slot.
+3. It *claims* the chat, of which no other process has a claim then. A turn that has the chat ends first, or is waited
+   for, or the request is refused, as `conflict` and the agent say.
+4. The history and the agent *admit* the request, and the history stores the question.
+5. It *opens* the claim: from then on the turn can be read and stopped. The request gets its reader, and the next one
+   in the queue goes on. What fails before that undoes all steps before it, and is raised where the turn was asked for.
+6. The agent *runs* until the turn has an outcome.
+7. It *seals* the claim with the last frames, which nobody reads yet: the commit point.
+8. The history stores the answer, for at most 5 seconds, while an agent that was cancelled has one second to clean up.
+9. It *releases* the claim: in one step the last frames can be read and the chat is free. The slot is free, too.
+10. `on_end` is called, if this process was the owner to the last.
+
+A turn whose owner is gone has another beginning, `Turns._take_over`: the store hands over its claim. Its log gives
+the message and the frames that end it, and its life goes on with step 7.
+
+Everything here belongs to the event loop.
+"""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Final, Literal, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
+from typing import Final, ParamSpec, Protocol, cast
 
-from msgspec import Struct
-
-from usechat.errors import RequestError
+from usechat.errors import RequestError, TailChangedError
+from usechat.protocol.chunks import Abort, Chunk, Error, Start
+from usechat.protocol.clients import CLIENTS
+from usechat.protocol.closing import closing
+from usechat.protocol.frames import Frames, decode_frame
 from usechat.protocol.messages import UIMessage
+from usechat.protocol.reader import MessageReader
+from usechat.protocol.state import StreamState
+from usechat.slices import Slices
 from usechat.stores import (
     Claim,
     FencedError,
+    IdUsedError,
     Outcome,
     Reader,
-    SpentError,
     StopReason,
     TurnHead,
+    TurnLog,
     TurnRunningError,
     TurnStore,
 )
-from usechat.turns.clocks import TurnLimits
-from usechat.turns.lost import end_lost
-from usechat.turns.opening import Answers, Opening
-from usechat.turns.places import RETRY_AFTER, Payer, Places, busy
+from usechat.turns.chat import Chat
+from usechat.turns.output import Output
+from usechat.turns.pending import Admits, GivesWay, PendingTurn, TurnHistory
+from usechat.turns.quota import RETRY_AFTER, Slot, TurnQuota, busy
+from usechat.turns.settings import ChatSettings
 from usechat.turns.turn import Turn
 
-__all__ = ["NOT_FOUND", "Conflict", "TurnSettings", "Turns"]
+__all__ = ["NOT_FOUND", "Telemetry", "Turns"]
 
-_T = TypeVar("_T")
+_P = ParamSpec("_P")
 
-Conflict: TypeAlias = Literal["replace", "queue", "reject"]
+_log = logging.getLogger("usechat")
 
 NOT_FOUND: Final = "There is no such chat."
-# The most requests of one chat that wait for their turn, the one that begins among them.
+_INTERRUPTED: Final = "The answer was interrupted."
+_ANSWERED: Final = "This approval was answered before."
+# The most requests of one chat that wait in its queue, the one that begins among them.
 _QUEUE: Final = 16
+# How often a turn tries to begin in a chat that another process writes to at the same time.
+_ATTEMPTS: Final = 3
 # How long a request waits: for its admission and what it stores, and for a turn that is to give way.
 _ADMISSION: Final = 9.0
 _GIVES_WAY: Final = 8.0
@@ -49,80 +80,71 @@ _DRAINS: Final = 6.5
 _UNTAKEN: Final = 10.0
 
 
-class TurnSettings(Struct, frozen=True, kw_only=True):
-    """How the turns of an endpoint behave."""
-
-    limits: TurnLimits = TurnLimits()
-    conflict: Conflict = "replace"
-    per_owner: int = 16
-    per_address: int = 64
-    per_process: int = 2_000
-    queue_seconds: float = 30.0
-
-
 class _Queue:
-    """Those who are to begin in a chat, one after the other; `moved` is when the last turn began or made way."""
+    """The requests that are to begin in one chat, one after the other."""
 
-    __slots__ = ("__weakref__", "lock", "moved")
+    __slots__ = ("arrived", "length", "lock", "moved")
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.moved = 0.0
+        self.length = 0
+        # When the request arrived that has the lock, and when a turn of the chat last began or made way.
+        self.arrived = self.moved = 0.0
+
+    async def within(self, admission: Awaitable[None]) -> None:
+        """Bound the admission of the request: the time that it has waited for other turns is not counted."""
+        try:
+            async with asyncio.timeout_at(max(self.arrived, self.moved) + _ADMISSION):
+                await admission
+        except TimeoutError:
+            raise busy() from None
 
 
-class _Running:
-    """A turn of this process; with an heir its place is not free when it ends."""
+class Telemetry(Protocol):
+    """What counts, traces and logs turns."""
 
-    __slots__ = ("_claim", "_turns", "has_heir", "is_over", "payer", "turn")
+    def started(self, pending: PendingTurn, log: TurnLog) -> None:
+        """The turn begins, in the current task, in which its agent's is made."""
+        ...
 
-    turn: Turn
+    def ended(self, head: TurnHead, outcome: Outcome) -> None:
+        """The turn has ended here, wherever it began."""
+        ...
 
-    def __init__(self, turns: "Turns", claim: Claim, payer: Payer) -> None:
-        self.payer = payer
-        self.has_heir = False
-        self.is_over = False
-        self._turns = turns
-        self._claim = claim
-
-    async def store_answer(self, _outcome: Outcome, message: UIMessage) -> None:
-        await self._turns.answers.end(self._claim.head, self._claim.epoch, message)
-
-    def released(self) -> None:
-        self.is_over = True
-        self._turns.leave(self._claim.head, self)
-
-    async def ended(self, outcome: Outcome, message: UIMessage) -> None:
-        await self._turns.end(self._claim.head, self, outcome, message)
+    def fenced(self, head: TurnHead) -> None:
+        """Another process ends the turn, which began here."""
+        ...
 
 
 class Turns:
     """Begins turns, one at a time in each chat, and ends them.
 
-    `ended` is called once for each, with its outcome, by the process that ends it, `fenced` by the one that lost it.
+    `drive` moves the events of the agent to its output. The agent may also be one that `Admits` or `GivesWay`.
     """
 
     def __init__(
         self,
+        agent: object,
+        drive: Callable[[Chat, Output], Awaitable[None]],
         store: TurnStore,
-        answers: Answers,
-        settings: TurnSettings,
-        *,
-        explain: Callable[[BaseException], str],
-        ended: Callable[[TurnHead, Outcome, UIMessage], Awaitable[None]],
-        fenced: Callable[[TurnHead], None] | None = None,
+        history: TurnHistory,
+        settings: ChatSettings,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        # The turns of this process that are open, by their chats.
+        self.running: dict[str, Turn] = {}
+        self._drive = drive
+        # Asked once: to look whether an object has the methods of a protocol takes as long as much of a turn.
+        self._admits = agent if isinstance(agent, Admits) else None
+        self._gives_way = agent if isinstance(agent, GivesWay) else None
         self._store = store
-        self.answers = answers
+        self._history = history
         self._settings = settings
-        self._explain = explain
-        self._ended = ended
-        self._fenced = fenced
-        self._running: dict[str, _Running] = {}
-        self._places = Places(settings.per_owner, settings.per_address, settings.per_process)
-        self._queued: Counter[str] = Counter()
-        self._queues: WeakValueDictionary[str, _Queue] = WeakValueDictionary()
-        self._beginning: set[asyncio.Task[None]] = set()
-        self._turns: set[Turn] = set()
+        self._telemetry = telemetry
+        self._quota = TurnQuota(settings)
+        self._queues: dict[str, _Queue] = {}
+        # All lives that go on; those that have begun, with their turns.
+        self._lives: dict[asyncio.Task[None], Turn | None] = {}
         self._draining = False
 
     @property
@@ -132,19 +154,18 @@ class Turns:
 
     def serve(self) -> AbstractAsyncContextManager[None]:
         """Let the store work."""
-        return self._store.serve(self._end_lost)
+        return self._store.serve(self._take_over)
 
-    async def begin(self, opening: Opening) -> Reader:
+    async def begin(self, pending: PendingTurn) -> Reader:
         """Begin a turn, and read it from its beginning.
 
         Raises:
             RequestError: it cannot begin, or too much is running.
         """
         began: asyncio.Future[Reader] = asyncio.get_running_loop().create_future()
-        # In a task that whoever asks cannot cancel: a turn that has begun only half would not end.
-        task = asyncio.create_task(self._begin_for(began, opening))
-        self._beginning.add(task)
-        task.add_done_callback(self._beginning.discard)
+        life = asyncio.create_task(self._live(pending, began))
+        self._lives[life] = None
+        life.add_done_callback(self._lives.pop)
         return await began
 
     async def stop(self, head: TurnHead, why: StopReason = "stopped") -> None:
@@ -154,22 +175,20 @@ class Turns:
     async def drain(self, grace: float) -> None:
         """Take no new turns, give the running ones `grace` seconds, then stop them."""
         self._draining = True
-        turns = list(self._turns)
-        ends = [asyncio.create_task(turn.ended()) for turn in turns]
-        if ends:
-            await asyncio.wait(ends, timeout=grace)
-            for turn in turns:
+        lives = {life: turn for life, turn in self._lives.items() if turn is not None}
+        if lives:
+            await asyncio.wait(lives, timeout=grace)
+            for turn in lives.values():
                 turn.stop("shutdown")
             # An answer that cannot be stored, and a hook of the app's that hangs, keep nobody from leaving.
-            await asyncio.wait(ends, timeout=_DRAINS)
-            for end in ends:
-                end.cancel()
+            _, late = await asyncio.wait(lives, timeout=_DRAINS)
             # Whoever drains once more, as an app does at its very end, does not wait for them again.
-            self._turns.difference_update(turns)
+            self._lives.update(dict.fromkeys(late))
 
-    async def _begin_for(self, began: "asyncio.Future[Reader]", opening: Opening) -> None:
+    async def _live(self, pending: PendingTurn, began: "asyncio.Future[Reader]") -> None:
         try:
-            reader = await self._begin(opening)
+            async with self._in_queue(pending.head.chat) as queue:
+                turn, reader = await self._begin(pending, queue)
         # Whatever it is, it is raised where the turn was asked for.
         except BaseException as error:  # noqa: BLE001
             if not began.done():
@@ -180,172 +199,244 @@ class Turns:
             reader.leave()
         else:
             began.set_result(reader)
+        if self._telemetry is not None:
+            self._telemetry.started(pending, turn.claim.log)
+        if pending.stopped is not None:
+            turn.stop(pending.stopped)
+        turn.start(partial(self._drive, self._chat(pending, turn), turn))
+        # The request, with all its messages, is not needed while the agent works.
+        del pending, began, reader, queue
+        outcome, is_ours = await turn.ended(), False
+        try:
+            is_ours = outcome != "lost" and await self._end(turn.claim, turn.last, outcome, turn.message, turn)
+        finally:
+            turn.slot.leave()
+            head = turn.claim.head
+            if self.running.get(head.chat) is turn:
+                del self.running[head.chat]
+            if self._telemetry is not None and not is_ours and not turn.is_taken_here:
+                self._telemetry.fenced(head)
+        if is_ours:
+            await self._tell_end(head, outcome, turn.message)
 
-    async def _begin(self, opening: Opening) -> Reader:
-        head = opening.head
-        self._check_ready()
-        arrived = asyncio.get_running_loop().time()
-        async with self._in_queue(head.chat) as queue:
-            with self._place(opening) as payer:
-                claim = await self._claim(opening, queue, arrived)
-                reader = claim.reader()
-                try:
-                    await self._open(opening, claim, payer, _deadline(queue, arrived))
-                    queue.moved = asyncio.get_running_loop().time()
-                except BaseException:
-                    reader.leave()
-                    await claim.release()
-                    raise
-        reader.leave_unless_taken(_UNTAKEN)
-        return reader
+    async def _take_over(self, claim: Claim, why: StopReason | None) -> None:
+        """Go on with the life of a turn whose owner is gone, as the owner would have ended it.
+
+        One that was not sealed and whose answer was stored has ended before: the store of turns has lost its end.
+        """
+        message, last, outcome = await _ending(claim, why)
+        is_stored = claim.sealed is None and await self._history.has_ended(claim.head)
+        if await self._end(claim, last, outcome, None if is_stored else message) and not is_stored:
+            await self._tell_end(claim.head, outcome, message)
+
+    async def _end(
+        self, claim: Claim, last: Sequence[bytes], outcome: Outcome, message: UIMessage | None, turn: Turn | None = None
+    ) -> bool:
+        """Seal the turn, store its answer and free the chat; False if somebody else does."""
+        if not await claim.seal(last, outcome):
+            return False
+        if message is not None:
+            # Else the chat would be taken for ever.
+            problem = "the answer of turn %s was not stored"
+            await _survive(problem, claim.head, self._history.end, claim.head, claim.epoch, message)
+        if turn is not None:
+            await turn.wind_down()
+        return await claim.release()
+
+    async def _tell_end(self, head: TurnHead, outcome: Outcome, message: UIMessage) -> None:
+        if self._telemetry is not None:
+            self._telemetry.ended(head, outcome)
+        if self._settings.on_end is not None:
+            problem = "what follows the end of turn %s failed"
+            await _survive(problem, head, self._settings.on_end, outcome, message)
 
     @asynccontextmanager
     async def _in_queue(self, chat: str) -> AsyncGenerator[_Queue, None]:
-        """Wait for those of this process who began in the chat before."""
-        if self._queued[chat] >= _QUEUE:
+        self._check_ready()
+        arrived, queue = asyncio.get_running_loop().time(), self._queues.setdefault(chat, _Queue())
+        if queue.length >= _QUEUE:
             raise RequestError("Too many messages wait in this chat.", status=429, retry_after=RETRY_AFTER)
-        self._queued[chat] += 1
+        queue.length += 1
         try:
-            queue = self._queues.setdefault(chat, _Queue())
             async with queue.lock:
+                queue.arrived = arrived
                 yield queue
         finally:
-            self._queued[chat] -= 1
-            if not self._queued[chat]:
-                del self._queued[chat]
+            queue.length -= 1
+            if not queue.length:
+                del self._queues[chat]
 
-    @contextmanager
-    def _place(self, opening: Opening) -> Generator[Payer, None, None]:
-        """Take a place among the turns that may run, at once: that of the turn that runs in the chat, or a new one."""
-        head = opening.head
-        before = self._running.get(head.chat)
-        if before is None:
-            payer = Payer(head.owner) if head.owner else Payer(address=opening.address)
-            self._places.take(payer)
-        else:
-            payer = before.payer
-            before.has_heir = True
+    async def _begin(self, pending: PendingTurn, queue: _Queue) -> tuple[Turn, Reader]:
+        head = pending.head
+        before = self.running.get(head.chat)
+        slot = self._quota.take(head.owner, pending.address) if before is None else before.slot.share()
         try:
-            yield payer
+            claim = await self._claim(pending, queue)
+            reader = claim.reader()
+            try:
+                await queue.within(self._admit(pending, claim.epoch))
+                turn = await self._open(pending, claim, slot)
+            except BaseException:
+                reader.leave()
+                await claim.release()
+                raise
         except BaseException:
-            if before is None or before.is_over:
-                self._places.free(payer)
-            else:
-                before.has_heir = False
+            slot.leave()
             raise
+        queue.moved = asyncio.get_running_loop().time()
+        reader.leave_unless_taken(_UNTAKEN)
+        return turn, reader
 
-    async def _claim(self, opening: Opening, queue: _Queue, arrived: float) -> Claim:
+    async def _claim(self, pending: PendingTurn, queue: _Queue) -> Claim:
         while True:
             try:
-                return await self._store.claim(opening.head)
+                return await self._store.claim(pending.head)
             except TurnRunningError as running:
                 # What another process answers by the turn that it begins is no longer open when the turn is.
-                if running.is_claimed and await self._store.opened(running.head, _BEGINS):
+                if running.is_claimed and await self._store.wait_opened(running.head, _BEGINS):
                     continue
-                await _within(_deadline(queue, arrived), opening.check(running.head))
-                await self._make_way(running, opening, queue, arrived)
+                await queue.within(self._check(pending, running.head))
+                await self._make_way(pending, running, queue)
                 self._check_ready()
 
-    async def _make_way(self, error: TurnRunningError, opening: Opening, queue: _Queue, arrived: float) -> None:
-        """End the turn that runs in the chat, or wait for its end, as the app chose."""
-        running = error.head
-        if running.owner != opening.head.owner:
+    async def _check(self, pending: PendingTurn, running: TurnHead) -> None:
+        """Find out whether the turn could begin after the one that runs, which is left alone otherwise.
+
+        Raises:
+            RequestError: it could not.
+        """
+        pending.writing = running.message_id
+        pending.admission = await self._history.admit(pending)
+        uses = pending.admission.uses
+        if uses and await self._store.are_used(pending.head.chat, uses):
+            raise RequestError(_ANSWERED, status=409)
+        if pending.regenerates is None:
+            pending.writing = None
+
+    async def _make_way(self, pending: PendingTurn, error: TurnRunningError, queue: _Queue) -> None:
+        """End the turn that runs in the chat, or wait for its end."""
+        running, conflict = error.head, self._settings.conflict
+        if running.owner != pending.head.owner:
             raise RequestError(NOT_FOUND, status=404)
-        # Whoever wants an answer again does not want the rest of it.
-        is_stale = opening.regenerates in ("", running.message_id)
-        is_due = is_stale or opening.is_awaited()
-        has_ended = error.is_sealed or self._has_ended(running)
-        if is_due or (self._settings.conflict == "replace" and (has_ended or opening.may_replace())):
+        if running.chat != pending.head.chat:
+            # The store lets no two turns of these chats run at once, and nothing is wrong with either.
+            conflict = "queue"
+        elif self._ends_for(pending, error):
             within = _GIVES_WAY - _BEGINS if error.is_claimed else _GIVES_WAY
             # What outlives a turn goes on for its successor only in this process.
-            await self._store.stop(running, "replaced" if running.chat in self._running else "stopped", within)
+            await self._store.stop(running, "replaced" if running.chat in self.running else "stopped", within)
             return
-        if self._settings.conflict == "queue":
+        if conflict == "queue":
             try:
-                async with asyncio.timeout_at(arrived + self._settings.queue_seconds):
-                    await self._store.freed(running)
+                async with asyncio.timeout_at(queue.arrived + self._settings.queue_seconds):
+                    await self._store.wait_released(running)
                 queue.moved = asyncio.get_running_loop().time()
                 return
             except TimeoutError:
                 pass
         raise RequestError("An answer is still being written in this chat.", status=409)
 
-    def _has_ended(self, head: TurnHead) -> bool:
-        """Whether the turn has said all and is only being stored."""
-        running = self._running.get(head.chat)
-        return running is not None and running.turn.outcome is not None
+    def _ends_for(self, pending: PendingTurn, error: TurnRunningError) -> bool:
+        """Whether the turn that runs is to end for this one."""
+        # Nobody wants the rest of an answer that is to be written again.
+        if pending.regenerates in ("", error.head.message_id):
+            return True
+        # Only a new message is something that an agent could want or refuse.
+        is_message = pending.asked.last.role == "user" and not pending.edits
+        agent = self._gives_way if is_message else None
+        if agent is not None and agent.awaits_message(pending.chat_id, pending.user):
+            return True
+        if self._settings.conflict != "replace":
+            return False
+        here = self.running.get(error.head.chat)
+        has_ended = error.is_sealed or (here is not None and here.outcome is not None)
+        return has_ended or agent is None or agent.gives_way(pending.chat_id, pending.user)
 
-    async def _open(self, opening: Opening, claim: Claim, payer: Payer, deadline: float) -> None:
-        prepared = await _within(deadline, opening.prepare(claim))
-        # From here to the turn's place in `_running` nothing waits, so that `drain` sees each turn that begins.
+    async def _admit(self, pending: PendingTurn, epoch: int) -> None:
+        for _ in range(_ATTEMPTS):
+            pending.admission = await self._history.admit(pending)
+            if self._admits is not None:
+                pending.admitted = await self._admits.admit(pending)
+            try:
+                await self._history.begin(pending, epoch)
+            except TailChangedError:
+                # Another process has written to the chat; what it wrote counts, too.
+                continue
+            return
+        raise RequestError("The chat was changed at the same time. Try again.", status=409)
+
+    async def _open(self, pending: PendingTurn, claim: Claim, slot: Slot) -> Turn:
+        # From here until the turn is among the lives nothing waits, so that `drain` sees each turn that begins.
         self._check_ready()
-        running = _Running(self, claim, payer)
-        running.turn = turn = Turn(
-            claim,
-            prepared.writer,
-            prepared.continues,
-            limits=self._settings.limits,
-            explain=self._explain,
-            store_answer=running.store_answer,
-            on_end=running.ended,
-            on_release=running.released,
-        )
-        self._running[claim.head.chat] = running
-        self._turns.add(turn)
+        admission, chat = pending.admission, claim.head.chat
+        life = cast("asyncio.Task[None]", asyncio.current_task())
+        writer = self._history.writer(claim.head, admission.continues, self._settings.value_limit)
+        turn = Turn(claim, slot, writer, admission.continues, self._settings)
+        self.running[chat] = self._lives[life] = turn
         try:
-            await claim.open(turn, prepared.continues, prepared.spends)
+            await claim.open(turn, admission.continues, admission.uses)
         except BaseException as error:
             turn.discard()
-            self._turns.discard(turn)
-            del self._running[claim.head.chat]
-            if isinstance(error, SpentError):
-                raise RequestError("This approval was answered before.", status=409) from error
+            del self.running[chat]
+            self._lives[life] = None
+            if isinstance(error, IdUsedError):
+                raise RequestError(_ANSWERED, status=409) from error
             if isinstance(error, FencedError):
                 raise busy() from error
             raise
-        opening.opened(claim.log)
-        if opening.stopped is not None:
-            turn.stop(opening.stopped)
-        turn.start(partial(opening.drive, turn))
+        return turn
 
-    def leave(self, head: TurnHead, running: _Running) -> None:
-        """The turn has left its chat."""
-        if self._running.get(head.chat) is running:
-            del self._running[head.chat]
-        if not running.has_heir:
-            self._places.free(running.payer)
-        if running.turn.outcome == "lost":
-            # Somebody else has ended it.
-            self._turns.discard(running.turn)
-            if running.turn.is_elsewhere and self._fenced is not None:
-                self._fenced(head)
-
-    async def end(self, head: TurnHead, running: _Running, outcome: Outcome, message: UIMessage) -> None:
-        """The turn has ended; what follows is the app's."""
-        try:
-            await self._ended(head, outcome, message)
-        finally:
-            self._turns.discard(running.turn)
-
-    async def _end_lost(self, claim: Claim, why: StopReason | None) -> None:
-        """End a turn whose owner is gone, as the owner would have done it."""
-        ended = await end_lost(claim, why, self.answers)
-        if ended is not None:
-            await self._ended(claim.head, *ended)
+    def _chat(self, pending: PendingTurn, turn: Turn) -> Chat:
+        admission = pending.admission
+        return Chat(
+            turn,
+            id=pending.chat_id,
+            text=admission.text,
+            messages=[admission.question] if admission.messages is None else admission.messages,
+            request=pending.request,
+            client=pending.head.client,
+            user=pending.user,
+            trigger=pending.trigger,
+            continues=admission.continues,
+            tool_results=admission.tool_results,
+            approvals=admission.approvals,
+            admitted=pending.admitted,
+            load=partial(self._history.load, pending.head) if admission.messages is None else None,
+        )
 
     def _check_ready(self) -> None:
         if self._draining:
             raise busy()
 
 
-def _deadline(queue: _Queue, arrived: float) -> float:
-    """Until when a request waits for its admission: the time that it has waited for other turns is not counted."""
-    return max(arrived, queue.moved) + _ADMISSION
-
-
-async def _within(deadline: float, admission: Awaitable[_T]) -> _T:
+async def _survive(
+    problem: str, head: TurnHead, hook: Callable[_P, Awaitable[None]], *arguments: _P.args, **options: _P.kwargs
+) -> None:
     try:
-        async with asyncio.timeout_at(deadline):
-            return await admission
-    except TimeoutError:
-        raise busy() from None
+        await hook(*arguments, **options)
+    # It may be the app's own, and raise anything; the turn is over all the same.
+    except Exception:  # noqa: BLE001
+        _log.exception(problem, head.turn)
+
+
+async def _ending(claim: Claim, why: StopReason | None) -> tuple[UIMessage, Sequence[bytes], Outcome]:
+    """The message of a turn from its log, the frames that end it, and its outcome: as its owner sealed them, or new."""
+    log, sealed, head = claim.log, claim.sealed, claim.head
+    parts = () if log.continues is None else log.continues.parts
+    state, reader, slices = StreamState(head.message_id, parts), MessageReader(log.continues), Slices()
+    for frame in [*log.frames, *(() if sealed is None else sealed[0])]:
+        chunk = decode_frame(frame)
+        state.apply(chunk)
+        reader.apply(chunk)
+        await slices.pause()
+    if sealed is not None:
+        return reader.message, *sealed
+    first: list[Chunk] = [Start(head.message_id)] if state.phase == "new" else []
+    last = list[bytes]()
+    client, wire = CLIENTS[head.client], Frames(log.mark, names=head.event_names)
+    for chunk in [*first, *closing(state, Error(_INTERRUPTED) if why is None else Abort())]:
+        for fitted in client.fit(chunk, state):
+            reader.apply(fitted)
+            last.append(wire.frame(len(log.frames) + len(last) + 1, fitted))
+        state.apply(chunk)
+    return reader.message, last, "lost" if why is None else "stopped"

@@ -4,13 +4,13 @@ import { Icon } from "../ui/icons.tsx";
 
 interface Props {
   running: boolean;
-  /** Files that were dropped somewhere on the chat. */
+  /** Files that were dropped on the chat. */
   dropped: File[];
   send: (text: string, files: File[]) => void;
   stop: () => void;
 }
 
-// A request may have 10 MB, in which files take a third more than on the disk.
+// A request may have 10 MB, and base64 makes files a third larger.
 const MOST_BYTES = 7_000_000;
 
 export function Composer({ running, dropped, send, stop }: Props) {
@@ -44,7 +44,7 @@ export function Composer({ running, dropped, send, stop }: Props) {
   };
   const press = (event: KeyboardEvent) => {
     if (event.key === "Escape" && running) stop();
-    // While a word is composed, as in Japanese, the key belongs to it.
+    // While a word is being composed, as in Japanese, Enter belongs to the composition.
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
     submit(event);
   };

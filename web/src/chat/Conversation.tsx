@@ -3,7 +3,7 @@ import { type DragEvent, useEffect, useState } from "react";
 
 import type { Connection } from "../connection.ts";
 import { Inspector } from "../inspector/Inspector.tsx";
-import { DataPart } from "../kit.ts";
+import { DataPart } from "../react.ts";
 import { isLeftToBrowser } from "../parts/Tool.tsx";
 import { isRecording, type Recording } from "../recording/file.ts";
 import type { Agent, Prompt } from "../settings.ts";
@@ -19,7 +19,7 @@ interface Props {
   connection: Connection;
   id: string;
   loaded: UIMessage[];
-  /** A recording, which is played at once. */
+  /** A recording to play at once. */
   played?: Recording;
   inspecting: boolean;
   closeInspector: () => void;

@@ -6,7 +6,7 @@ interface Props {
   cancel: () => void;
 }
 
-/** Changes a message that was sent; what came after it is asked anew. */
+/** Edits a sent message. The agent then answers it again. */
 export function Editor({ text, save, cancel }: Props) {
   const [changed, setChanged] = useState(text);
   return (

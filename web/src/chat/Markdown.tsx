@@ -18,7 +18,7 @@ function textOf(node: Node | undefined): string {
 
 type Of<Tag extends keyof React.JSX.IntrinsicElements> = ComponentProps<Tag> & { node?: unknown };
 
-/** An element without the classes that the library gives it. */
+/** An element without the library's classes. */
 function plain<Tag extends keyof React.JSX.IntrinsicElements>(tag: Tag) {
   const Element = tag as React.ElementType;
   return ({ children, dir, start }: { children?: ReactNode; dir?: string; start?: number }) => (
@@ -42,7 +42,7 @@ function Image({ src, alt }: Of<"img">) {
   const url = useImage(src ?? "");
   if (src === undefined) return <>{alt}</>;
   if (url !== undefined) return <img src={url} alt={alt ?? ""} />;
-  // Another server would learn that it is looked at, and whatever the agent put into the address.
+  // Another server would learn that the user looks at it, and get whatever the agent put into the address.
   return <Link href={src}>{`${alt || "Image"} (${hostOf(src) || src})`}</Link>;
 }
 
@@ -84,13 +84,13 @@ const COMPONENTS = {
   table: Table,
 };
 
-// Made once, since a block is parsed again whenever one of these is another than before.
+// Made once: a block is parsed again whenever one of these changes its identity.
 const NO_PLUGINS: [] = [];
 const UNASKED = { enabled: false };
-// Links and images are checked where they are drawn.
+// Links and images are checked when they are drawn.
 const asItIs = (url: string) => url;
 
-/** Text as markdown while it still grows. HTML in it is shown as the text that it is, and so is what would stop the page. */
+/** Text as Markdown, while it still grows. HTML, and Markdown that would freeze the page, are shown as plain text. */
 export const Markdown = memo(function Markdown({ text, live }: { text: string; live: boolean }) {
   if (!isTame(text)) return <p className="plain" dir="auto">{text}</p>;
   return (

@@ -1,7 +1,7 @@
 import { isToolUIPart, type UIMessage } from "ai";
 import { memo, useState } from "react";
 
-import { type AnswerQuestion, DataPart } from "../kit.ts";
+import { type AnswerQuestion, DataPart } from "../react.ts";
 import { FilePart } from "../parts/FilePart.tsx";
 import { Reasoning } from "../parts/Reasoning.tsx";
 import { type Source, Sources } from "../parts/Sources.tsx";
@@ -24,7 +24,7 @@ interface Props {
   /** Whether it is still being written. */
   live: boolean;
   isLast: boolean;
-  /** Whether the agent is at work, in this message or another. */
+  /** Whether the agent is working, in this message or another. */
   busy: boolean;
   actions: MessageActions;
 }
@@ -77,7 +77,7 @@ export const Message = memo(function Message({ message, live, isLast, busy, acti
   );
 });
 
-/** The text of a message of which the rest cannot be drawn. */
+/** The plain text of a message that cannot be drawn. */
 function Undrawn({ text }: { text: string }) {
   return (
     <>
@@ -94,7 +94,7 @@ interface Context {
   actions: MessageActions;
 }
 
-/** The parts in their order; sources that follow each other are one list. */
+/** The parts in their order. Sources that follow each other become one list. */
 function shown(parts: Part[], context: Context) {
   return parts.map((part, index) => {
     if (!isSource(part)) return <PartView key={index} part={part} {...context} />;

@@ -14,7 +14,7 @@ interface Props {
   close: () => void;
 }
 
-/** A recorded turn, played again in the time that it took, faster, or chunk by chunk. */
+/** Plays a recorded turn at its own speed, faster, or chunk by chunk. */
 export function Replay({ recording, agent, inspecting, closeInspector, close }: Props) {
   const player = useMemo(() => new Player(recording), [recording]);
   const [speed, setSpeed] = useState<Speed>(1);

@@ -1,6 +1,6 @@
 import { type MouseEvent, useId, useState } from "react";
 
-import type { ChatEntry } from "../kit.ts";
+import type { ChatEntry } from "../react.ts";
 import type { Agent } from "../settings.ts";
 import { Icon } from "../ui/icons.tsx";
 
@@ -8,7 +8,7 @@ interface Props {
   agents: Agent[];
   agent: Agent;
   chats: ChatEntry[];
-  /** Shows older ones, if there are some. */
+  /** Loads older chats, if there are any. */
   more: (() => void) | undefined;
   current: string;
   linkTo: (chatId: string) => string;
@@ -65,7 +65,7 @@ function Entry({ chat, isCurrent, href, open, remove }: EntryProps) {
   const id = useId();
   const title = chat.title || "Without a title";
   const follow = (event: MouseEvent) => {
-    // Whoever wants a tab of its own gets one.
+    // A click with a modifier opens a new tab.
     if (event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
     open();

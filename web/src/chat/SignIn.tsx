@@ -2,7 +2,7 @@ import { useState } from "react";
 
 import { token } from "../session.ts";
 
-/** Asks for the bearer token of a server that wants one; it is kept for this tab only. */
+/** Asks for the bearer token that a server wants. Only this tab keeps it. */
 export function SignIn({ done }: { done: () => void }) {
   const [value, setValue] = useState("");
   return (

@@ -6,12 +6,12 @@ const NEAR = 80;
 
 interface Props {
   busy: boolean;
-  /** How many messages there are; a new one is scrolled to. */
+  /** How many messages there are. A new one is scrolled into view. */
   count: number;
   children: ReactNode;
 }
 
-/** The messages, which stay at their end as they grow, unless the user has scrolled away from it. */
+/** The messages. The view stays at their end as they grow, unless the user has scrolled away. */
 export function Transcript({ busy, count, children }: Props) {
   const outer = useRef<HTMLDivElement>(null);
   const inner = useRef<HTMLDivElement>(null);
@@ -29,14 +29,14 @@ export function Transcript({ busy, count, children }: Props) {
   }, []);
 
   useEffect(() => {
-    // What is there before the first message is read from its beginning.
+    // The welcome before the first message is shown from its beginning.
     follows.current = count > 0;
     setAway(false);
     if (count > 0) outer.current?.scrollTo({ top: outer.current.scrollHeight });
   }, [count]);
 
   useEffect(() => {
-    // A button that went away with what it was for leaves the keyboard nowhere, which is before the list of chats.
+    // When a focused button disappears, the focus falls back to the top of the page, before the list of chats.
     if (document.activeElement === document.body) outer.current?.focus({ preventScroll: true });
   }, [busy]);
 
@@ -44,7 +44,7 @@ export function Transcript({ busy, count, children }: Props) {
     const area = outer.current;
     if (area === null) return;
     const isNear = area.scrollHeight - area.scrollTop - area.clientHeight < NEAR;
-    // What grows below moves nothing up, so only the user does.
+    // Text that grows below never scrolls up, so the user did.
     if (isNear) follows.current = true;
     else if (area.scrollTop < before.current) follows.current = false;
     before.current = area.scrollTop;

@@ -13,7 +13,7 @@ interface Allowed {
 
 export const AllowedImages = createContext<Allowed>({ files: new Set(), paths: [] });
 
-/** What the files of these messages and the app allow; it changes only when they do. */
+/** What the files of these messages and the app allow. It changes only when they do. */
 export function useAllowedImages(messages: UIMessage[], paths: string[]): Allowed {
   const urls = messages.flatMap(({ parts }) => parts.flatMap((part) => (isFile(part) && !isData(part.url) ? [part.url] : [])));
   const key = urls.join("\n");
@@ -22,7 +22,7 @@ export function useAllowedImages(messages: UIMessage[], paths: string[]): Allowe
 
 type Part = UIMessage["parts"][number];
 
-// In a recording it may be missing.
+// A recording may lack it.
 const isData = (url: unknown) => typeof url !== "string" || url.startsWith("data:");
 const isFile = (part: Part) => part.type === "file" || part.type === "reasoning-file";
 

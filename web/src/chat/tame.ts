@@ -1,4 +1,4 @@
-/** Which text is drawn as Markdown, found out in one pass over it.
+/** Which text is drawn as Markdown, decided in one pass over it.
 
 The parsers call themselves for each level of nesting until the stack is full. Their time grows with the square of the
 marks in a paragraph, of the underlined headings and of the lines, and with the length of a paragraph for each mark whose

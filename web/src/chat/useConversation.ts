@@ -1,4 +1,4 @@
-/** One chat: its messages, and everything a user can do to them. */
+/** One chat: its messages, and everything that a user can do with them. */
 import { useChat, type UseChatHelpers } from "@ai-sdk/react";
 import type { UIMessage } from "ai";
 import { useEffect, useMemo, useRef, useState } from "react";
@@ -7,7 +7,7 @@ import type { Connection } from "../connection.ts";
 import type { Recording } from "../recording/file.ts";
 import type { MessageActions } from "./Message.tsx";
 
-// At most so often is the page drawn while an answer comes, in milliseconds.
+// The page is drawn at most once in 50 ms while an answer streams.
 const FRAME = 50;
 const ENDS = ["finish", "abort", "error"];
 
@@ -21,7 +21,7 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
   const [transient, setTransient] = useState<TransientData[]>([]);
   const [isStopped, setStopped] = useState(false);
   const opened = useMemo(() => connection.open(id, loaded), []);
-  // One of the hook's own would be stopped when the user goes to another chat.
+  // The hook would stop a chat of its own when the user opens another one.
   const chat = useChat({ chat: opened.chat, throttle: FRAME });
   useEffect(() => {
     opened.onData = (part) => {
@@ -47,7 +47,7 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
 
   useEffect(() => {
     let isHere = true;
-    // A message that could not be sent is only here, so what failed stays until it is tried again.
+    // A message that could not be sent is only here, so it stays until the user tries again.
     const isIdle = () => isHere && latest.current.status === "ready";
     const load = async () => {
       const messages = await transport.messages(id).catch(() => undefined);
@@ -57,12 +57,12 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
       if (!isIdle()) return;
       wasStopped.current = false;
       await latest.current.resumeStream();
-      // The turn may have ended between the two questions; one that is being stopped is not in the history yet.
+      // The turn may have ended between the two requests. A turn that is stopping is not in the history yet.
       if (!wasStopped.current) await load();
     };
     if (played !== undefined) void play(latest.current, played);
     else if (loaded.length > 0) void follow();
-    // Another tab has asked something in this chat, or time has passed.
+    // Another tab has sent a message in this chat, or time has passed.
     const heard = connection.onOthers((chatId) => {
       if (chatId === id) void load().then(follow);
     });
@@ -112,7 +112,7 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
   };
   const retry = async () => {
     const turn = recorder.latest(id);
-    // Without an end the connection was lost, and the answer may be there.
+    // Without a last chunk the connection was lost, and the server may have the answer.
     const isCut = connection.agent.keeps && turn?.id !== undefined && !ENDS.some((end) => turn.types.has(end));
     chat.clearError();
     if (isCut) {
@@ -126,7 +126,7 @@ export function useConversation(connection: Connection, id: string, loaded: UIMe
   return { ...chat, running, transient, isStopped, actions, stop, send, retry: () => void retry() };
 }
 
-/** Does what was done when the recording was made: asks, goes on, or reads on. */
+/** Repeats what the recording did: sends a message, continues one, or resumes. */
 function play({ sendMessage, resumeStream }: Pick<UseChatHelpers<UIMessage>, "sendMessage" | "resumeStream">, { request }: Recording) {
   const message = request?.message ?? request?.messages?.at(-1);
   if (message === undefined) return resumeStream();

@@ -1,6 +1,6 @@
 import type { UIMessage } from "ai";
 
-import { Json } from "../kit.ts";
+import { Json } from "../react.ts";
 import { partMade } from "../recording/made.ts";
 import type { Turn } from "../recording/recorder.ts";
 import { Icon } from "../ui/icons.tsx";

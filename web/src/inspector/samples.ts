@@ -1,4 +1,4 @@
-/** The request of a turn as a program. Whoever runs it where a token is wanted sets USECHAT_TOKEN. */
+/** The request of a turn as a program. For a server that wants a token, set USECHAT_TOKEN. */
 import type { UIMessage } from "ai";
 
 import type { Turn } from "../recording/recorder.ts";

@@ -14,7 +14,7 @@ export interface Violation {
 export interface Verdict {
   level: "accepted" | "untidy" | "refused";
   chunks: number;
-  /** The first release of each major that takes the stream. */
+  /** The first release of each major version that accepts the stream. */
   clients: string[];
   violations: Violation[];
 }
@@ -22,7 +22,7 @@ export interface Verdict {
 const LARGEST = 3_500_000;
 const known = new WeakMap<Turn, { chunks: number; verdict: Promise<Verdict> }>();
 
-/** Asks once for each turn that is over, and again if it went on after its connection was lost. */
+/** Asks once for each turn that is over, and again if it continued after a lost connection. */
 export function verdictOf(turn: Turn, client: string): Promise<Verdict> {
   const before = known.get(turn);
   if (before?.chunks === turn.chunks.length) return before.verdict;
@@ -32,7 +32,7 @@ export function verdictOf(turn: Turn, client: string): Promise<Verdict> {
 }
 
 async function ask(turn: Turn, client: string): Promise<Verdict> {
-  // Two lines for each chunk, by which `chunkOf` finds it again.
+  // Two lines per chunk, so that `chunkOf` can find the chunk of a line.
   const recording = turn.chunks.map(({ data }) => `data: ${data.replaceAll("\n", " ")}\n\n`).join("");
   if (recording.length > LARGEST) throw new Error("The stream is too long to be checked here.");
   const response = await signedFetch("page/check", {

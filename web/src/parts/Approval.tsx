@@ -1,12 +1,12 @@
 import { useState } from "react";
 
 interface Props {
-  /** Why the agent asks, if it said so. */
+  /** The agent's reason, if it gave one. */
   asks: string | undefined;
   answer: (approved: boolean, reason: string | undefined) => void;
 }
 
-/** Lets a call happen or not, at once; a reason may go with it. */
+/** Approves or denies a call. The user may add a reason. */
 export function Approval({ asks, answer }: Props) {
   const [reason, setReason] = useState("");
   const give = (approved: boolean) => answer(approved, reason.trim() || undefined);

@@ -5,7 +5,7 @@ interface Props {
   fail: (text: string) => void;
 }
 
-/** The agent left this call to the browser, so that whoever sits before it gives the output: JSON, or any text. */
+/** A call that the agent left to the browser: the user types its output, JSON or any text. */
 export function BrowserTool({ output, fail }: Props) {
   const [text, setText] = useState("");
   return (

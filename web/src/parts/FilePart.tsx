@@ -7,7 +7,7 @@ interface Props {
   filename?: string | undefined;
 }
 
-/** An image, a sound or a video that is here; anything else, and what is elsewhere, as a link. */
+/** Shows images, sounds and videos of this server. Anything else is a link. */
 export function FilePart({ url, mediaType, filename }: Props) {
   const name = filename || mediaType;
   const here = ownMedia(url);
@@ -20,7 +20,7 @@ export function FilePart({ url, mediaType, filename }: Props) {
       <span dir="auto">{name}</span>
     </>
   );
-  // Without the attribute a click would open it as a page.
+  // Without the attribute a click would open the file as a page.
   if (here !== undefined) return <a className="source" href={here} download={filename ?? "file"}>{shown}</a>;
   const href = safeLink(url);
   if (href === undefined) return <span className="source">{shown}</span>;

@@ -1,8 +1,8 @@
 import { Markdown } from "../chat/Markdown.tsx";
-import { Fold } from "../kit.ts";
+import { Fold } from "../react.ts";
 import { Icon } from "../ui/icons.tsx";
 
-/** What the agent thinks: open while it does, then folded. */
+/** The agent's reasoning: open while it streams, then folded. */
 export function Reasoning({ text, live }: { text: string; live: boolean }) {
   if (text === "" && !live) return null;
   return (

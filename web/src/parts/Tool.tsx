@@ -1,6 +1,6 @@
 import { type DynamicToolUIPart, getToolName, type ToolUIPart } from "ai";
 
-import { Fold, Json } from "../kit.ts";
+import { Fold, Json } from "../react.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Approval } from "./Approval.tsx";
 import { BrowserTool } from "./BrowserTool.tsx";
@@ -15,9 +15,9 @@ export interface ToolAnswers {
 
 interface Props {
   part: ToolPart;
-  /** Whether the agent is at work; otherwise a call without a result waits for the browser. */
+  /** Whether the agent is working. Otherwise a call without a result waits for the browser. */
   live: boolean;
-  /** Whether it can still be answered. */
+  /** Whether the user can still answer it. */
   open: boolean;
   answers: ToolAnswers;
 }
@@ -32,10 +32,10 @@ const WORDS: Record<ToolPart["state"], [string, "busy" | "wait" | "good" | "bad"
   "output-denied": ["Denied", "bad"],
 };
 
-/** Whether the browser is to give the result of a call, if the agent is not at work. */
+/** Whether the browser has to give the result of a call, if the agent is not working. */
 export const isLeftToBrowser = (part: ToolPart): boolean => part.state === "input-available" && part.providerExecuted !== true;
 
-/** A call of a tool, with its input as it arrives, whatever it waits for, and its end. */
+/** A tool call: its input as it streams, what it waits for, and its result. */
 export function Tool({ part, live, open, answers }: Props) {
   const name = getToolName(part);
   const waits = isLeftToBrowser(part) && !live;

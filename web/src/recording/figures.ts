@@ -7,11 +7,11 @@ export interface Figures {
   longestGap: number;
   /** Chunks a second, from the first to the last. */
   rate: number | undefined;
-  /** How many chunks came at once, late, with the one that is sent at once among them. */
+  /** How many chunks came late and together, with the `start` that servers send at once among them. */
   burst: number | undefined;
 }
 
-// A server sends `start` as soon as the turn begins. Where it comes late, and with many others, somebody kept them.
+// A server sends `start` as soon as the turn begins. If it comes late and with many others, a proxy buffered them.
 const LATE = 700;
 const MANY = 10;
 const TOGETHER = 25;

@@ -1,4 +1,4 @@
-/** Recordings as files: a line that tells the request, and a line with its time for each chunk. */
+/** Recordings as files: one line with the request, then one line with its time for each chunk. */
 import type { UIMessage } from "ai";
 
 import type { Turn } from "./recorder.ts";
@@ -22,7 +22,7 @@ interface Head {
   continues: UIMessage | null;
 }
 
-/** A line of the file: what came as JSON is written as JSON, anything else as text. */
+/** A line of the file: JSON stays JSON, anything else is text. */
 type Line = { at: number; chunk: unknown } | { at: number; data: string };
 
 export function fileOf(turn: Turn): Blob {
@@ -40,16 +40,16 @@ function valueOf(data: string): { chunk: unknown } | { data: string } {
   }
 }
 
-/** Whether a file that is dropped on the page is to be played, and not to be sent. */
+/** Whether to play a file that is dropped on the page, and not to send it. */
 export const isRecording = ({ name }: File): boolean => name.endsWith(".jsonl");
 
-/** Reads a file; throws an error with a sentence for the user if it is no recording. */
+/** Reads a file. Throws an error with a sentence for the user if it is not a recording. */
 export async function readRecording(file: Blob): Promise<Recording> {
   const [head, ...lines] = (await file.text()).split("\n").filter((line) => line.trim() !== "");
   try {
     const { usechat, request = null, continues = null } = JSON.parse(head ?? "") as Partial<Head>;
-    const told = [continues, request?.message, ...(request?.messages ?? [])].filter((message) => message != null);
-    if (usechat !== "recording" || typeof request !== "object" || !told.every(isMessage)) throw new Error();
+    const messages = [continues, request?.message, ...(request?.messages ?? [])].filter((message) => message != null);
+    if (usechat !== "recording" || typeof request !== "object" || !messages.every(isMessage)) throw new Error();
     const events = lines.map((line) => {
       const { at, ...what } = JSON.parse(line) as Line;
       const data = "chunk" in what ? JSON.stringify(what.chunk) : what.data;
@@ -67,7 +67,7 @@ function isMessage(given: unknown): given is UIMessage {
   return typeof id === "string" && typeof role === "string" && Array.isArray(parts) && parts.every((part) => typeof part?.type === "string");
 }
 
-/** Saves a turn in a file of the user's. */
+/** Saves a turn as a file. */
 export function download(turn: Turn): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(fileOf(turn));

@@ -14,7 +14,7 @@ interface WireChunk {
 
 const WITHOUT_ID = new Set(["file", "reasoning-file", "source-url", "source-document", "custom", "steering-message"]);
 
-/** The place of the part in the message, or undefined for a chunk that makes none. */
+/** The index of the part in the message, or undefined for a chunk that makes no part. */
 export function partIndex(turn: Turn, upTo: number): number | undefined {
   let count = turn.continues?.parts.length ?? 0;
   const places = new Map<string, number>();

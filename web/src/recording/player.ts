@@ -3,7 +3,7 @@ import type { RecordedEvent, Recording } from "./file.ts";
 
 export type Speed = 1 | 4 | "step";
 
-// The longest time of a timer, and the most chunks that go between two of them.
+// The longest delay of a timer, and the most chunks between two timers.
 const LONGEST = 2 ** 31 - 1;
 const AT_ONCE = 50;
 
@@ -16,26 +16,26 @@ export class Player {
     this.recording = recording;
   }
 
-  /** Changes the speed, also of what is waited for. */
+  /** Changes the speed, also of the current wait. */
   set speed(speed: Speed) {
     this.#speed = speed;
     if (speed !== "step") this.#wake?.();
   }
 
-  /** Lets the next chunk go. */
+  /** Plays the next chunk. */
   step(): void {
     this.#speed = "step";
     this.#wake?.();
   }
 
-  /** A `fetch` that answers each question with the recording. */
+  /** A `fetch` that answers every request with the recording. */
   readonly fetch: typeof fetch = (_input, init) => {
     const isStop = init?.method === "POST" && init.body === undefined;
     if (isStop) return Promise.resolve(new Response(null, { status: 204 }));
     const encoder = new TextEncoder();
     const { events } = this.recording;
     let next = 0;
-    // How much later than it should the last chunk came, which those after it make up for.
+    // How late the last chunk was. The chunks after it catch up.
     let late = 0;
     const gap = () => (events[next]?.at ?? Infinity) - (events[next - 1]?.at ?? 0);
     const body = new ReadableStream<Uint8Array>({
@@ -54,7 +54,7 @@ export class Player {
     return Promise.resolve(new Response(body, { headers: { "content-type": "text/event-stream" } }));
   };
 
-  /** Waits so long, less what is made up for, and tells how late it is then. */
+  /** Waits for a time, less the delay to catch up with. Returns how late it is then. */
   async #wait(ms: number, late: number): Promise<number> {
     const wanted = this.#speed === "step" ? 0 : ms / this.#speed - late;
     const began = performance.now();

@@ -15,7 +15,7 @@ export interface RecordedChunk {
 export interface Turn {
   key: number;
   chatId: string;
-  /** The server's name for it, which reconnecting needs. */
+  /** The server's id for it, which a reconnect needs. */
   id: string | undefined;
   kind: "asked" | "resumed";
   transport: Wire;
@@ -40,7 +40,7 @@ const SLICE = 8192;
 
 export class Recorder {
   turns: Turn[] = [];
-  /** Changes with everything that is recorded. */
+  /** Changes whenever something is recorded. */
   version = 0;
   readonly #listeners = new Set<() => void>();
   #isNotifying = false;
@@ -51,9 +51,9 @@ export class Recorder {
     return () => this.#listeners.delete(listener);
   };
 
-  begin(told: Pick<Turn, "chatId" | "kind" | "request" | "continues">, transport: Wire = "SSE"): Turn {
+  begin(given: Pick<Turn, "chatId" | "kind" | "request" | "continues">, transport: Wire = "SSE"): Turn {
     const turn: Turn = {
-      ...told,
+      ...given,
       key: this.#made++,
       id: undefined,
       transport,
@@ -76,7 +76,7 @@ export class Recorder {
     this.changed();
   }
 
-  /** The turn that a stream goes on with, by the id of the event after which it does. */
+  /** The turn that a stream continues, by the id of the event after which it continues. */
   interrupted(chatId: string, after: string): Turn | undefined {
     const mark = after.slice(0, after.lastIndexOf("."));
     return this.turns.findLast((turn) => turn.chatId === chatId && mark !== "" && turn.id?.startsWith(mark));
@@ -86,7 +86,7 @@ export class Recorder {
     return this.turns.findLast((turn) => turn.chatId === chatId);
   }
 
-  /** Tells the listeners, at most once a frame. */
+  /** Notifies the listeners, at most once per frame. */
   changed(): void {
     this.version += 1;
     if (this.#isNotifying) return;
@@ -121,7 +121,7 @@ export class Recorder {
             this.#take(turn, parser, value);
             rest = value;
           } else {
-            // What came at once is read in slices, between which the page can be drawn and used.
+            // A large piece is read in slices, so that the page can be drawn and used in between.
             await new Promise((resolve) => setTimeout(resolve));
           }
           controller.enqueue(rest.subarray(0, SLICE));
@@ -143,7 +143,7 @@ export class Recorder {
     this.add(turn, bytes.length, events);
   }
 
-  /** Keeps what came now. */
+  /** Records a chunk with the current time. */
   add(turn: Turn, bytes: number, events: SseEvent[]): void {
     const at = performance.now() - turn.started;
     turn.firstByte ??= at;

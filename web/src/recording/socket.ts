@@ -19,7 +19,7 @@ interface Answered {
   chunk?: unknown;
 }
 
-/** A class of sockets that record the answers to questions, and those that are read on, as if they had been posted to `api`. */
+/** A WebSocket class that records answers and resumed streams as if they had come from `api`. */
 export function tappedSocket(api: string, recorder: Recorder, onAsked: (turn: Turn) => void): typeof WebSocket {
   return class extends WebSocket {
     readonly #turns = new Map<string, Turn>();

@@ -7,7 +7,7 @@ export interface SseEvent {
 const BREAK = /\r\n|\n|\r/;
 const END = /(?:\r\n|\n|\r)(?:\r\n|\n|\r)/;
 
-/** Takes a stream apart, piece by piece. Comments are events without data. */
+/** Parses a stream piece by piece. Comments are events without data. */
 export class SseParser {
   readonly #decoder = new TextDecoder();
   #rest = "";

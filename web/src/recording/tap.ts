@@ -10,7 +10,7 @@ interface Posted {
   messages?: UIMessage[];
 }
 
-/** `fetch` that records the answers to questions, and those that are read on. `onTurn` hears of each turn that begins. */
+/** A `fetch` that records answers and resumed streams, and calls `onTurn` for each turn that begins. */
 export function tapped(api: string, recorder: Recorder, base: typeof fetch, onTurn: (turn: Turn) => void): typeof fetch {
   return async (input, init) => {
     const url = new URL(input instanceof Request ? input.url : input, location.href);
@@ -40,7 +40,7 @@ function tapping(turn: Turn, recorder: Recorder, { body, status, headers }: Resp
   return new Response(body && recorder.tap(turn, body), { status, headers });
 }
 
-/** What comes after a connection was lost belongs to the turn that it was lost in. */
+/** After a lost connection, the stream belongs to the turn that lost it. */
 function readOn(turn: Turn, recorder: Recorder, response: Response): Response {
   const isSame = response.status === 200 && response.headers.get("x-usechat-turn") === turn.id;
   return isSame ? tapping(turn, recorder, response) : response;
@@ -52,7 +52,7 @@ function interrupted(api: string, recorder: Recorder, url: URL): Turn | undefine
   return after === null || chatId === undefined ? undefined : recorder.interrupted(chatId, after);
 }
 
-/** The chat whose stream is read on at this address. */
+/** The chat whose stream this address resumes. */
 function resumedChat(api: string, { pathname }: URL): string | undefined {
   const path = `${new URL(api, location.href).pathname}/`;
   const end = "/stream";
@@ -60,7 +60,7 @@ function resumedChat(api: string, { pathname }: URL): string | undefined {
   return decodeURIComponent(pathname.slice(path.length, -end.length));
 }
 
-/** The message that an answer continues: one of the assistant's that was sent. */
+/** The message that an answer continues: the assistant's message, if one was sent. */
 export const continuedBy = (message: UIMessage | undefined) => (message?.role === "assistant" ? message : undefined);
 
 function recorded(api: string, recorder: Recorder, url: URL, init: RequestInit | undefined): Turn | undefined {

@@ -1,12 +1,12 @@
 import { Component, type ReactNode } from "react";
 
 interface Props {
-  /** What is shown in place of what cannot be drawn; `again` tries it once more. */
+  /** What to show in place of content that cannot be drawn. `again` tries it once more. */
   instead: (again: () => void) => ReactNode;
   children: ReactNode;
 }
 
-/** Keeps an error while something is drawn from taking the whole page away. */
+/** Keeps an error in one component from removing the whole page. */
 export class Boundary extends Component<Props, { hasFailed: boolean }> {
   override state = { hasFailed: false };
 

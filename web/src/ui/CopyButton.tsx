@@ -2,7 +2,7 @@ import { useEffect, useState } from "react";
 
 import { Icon } from "./icons.tsx";
 
-/** Puts a text into the clipboard, and says for a moment that it did. */
+/** Copies a text to the clipboard, and confirms it for a moment. */
 export function CopyButton({ text, label = "Copy", shown }: { text: () => string; label?: string; shown?: string }) {
   const [isDone, setDone] = useState(false);
   useEffect(() => {
@@ -24,7 +24,7 @@ export function CopyButton({ text, label = "Copy", shown }: { text: () => string
   );
 }
 
-/** Browsers have the clipboard only on https and on this computer; elsewhere what is selected can be copied. */
+/** Browsers offer the clipboard only on https and localhost. Elsewhere, copy the selection. */
 async function write(text: string): Promise<void> {
   if (window.isSecureContext) return navigator.clipboard.writeText(text);
   const area = document.createElement("textarea");

@@ -1,6 +1,6 @@
-/** Drawn here, so that nothing has to be loaded. All are decoration: the name stands beside them or on their button. */
+/** Inline, so that nothing has to be loaded. All are decoration: their buttons have a name. */
 
-import { Drawing, ICONS } from "../kit.ts";
+import { Drawing, ICONS } from "../react.ts";
 
 const PATHS = {
   ...ICONS,

@@ -1,4 +1,4 @@
-/** The URL if a click on it is harmless: a whole one, of the web or of mail. */
+/** The URL if a click on it is harmless: an absolute one, http, https or mailto. */
 export function safeLink(url: string): string | undefined {
   try {
     return ["http:", "https:", "mailto:"].includes(new URL(url).protocol) ? url : undefined;
@@ -7,7 +7,7 @@ export function safeLink(url: string): string | undefined {
   }
 }
 
-/** The URL if it can be shown without asking another server, which would learn who looks. */
+/** The URL if no other server has to be asked for it, which would learn who looks. */
 export function ownMedia(url: string): string | undefined {
   try {
     const { protocol, origin } = url.startsWith("/") ? new URL(url, location.href) : new URL(url);
@@ -17,7 +17,7 @@ export function ownMedia(url: string): string | undefined {
   }
 }
 
-/** What two ways to write one address have in common, if it is one. */
+/** The absolute form of a URL, or undefined if it is not one. */
 export function wholeAddress(url: string): string | undefined {
   return URL.parse(url, location.href)?.href;
 }

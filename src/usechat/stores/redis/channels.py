@@ -1,4 +1,10 @@
-"""The one subscription of a process: to its own channel, and to those of the turns that it follows."""
+"""The one subscription of a process: to its control channels, and to those of the turns that it follows.
+
+Everything belongs to the event loop. `run` keeps one connection, and makes a new one when it breaks or Redis has given
+no sign of life for two and a half beats. A topic is *joining* until Redis has confirmed its subscription, then *ready*:
+from then on no message is lost while the connection lasts. What is published while there is none is lost, so `up` is
+called when there is one again.
+"""
 
 import asyncio
 import logging
@@ -16,7 +22,7 @@ _log = logging.getLogger("usechat")
 Listener: TypeAlias = Callable[[bytes], None]
 
 _PAUSE: Final = 0.5
-# Redis is asked for a sign of life so often, and is away if it gives none in so many of these times.
+# Redis is away if it gives no sign of life for so many beats; it is asked for one in each.
 _SILENCE: Final = 2.5
 
 
@@ -29,10 +35,7 @@ class _Topic:
 
 
 class Channels:
-    """Hears what is published, for as long as `run` runs; what is published while Redis is away is not heard.
-
-    `up` is called when a connection is made again: whoever listens may have missed something.
-    """
+    """Hands what is published to listeners, for as long as `run` runs."""
 
     def __init__(self, make: Callable[[], Wire], beat: float, up: Callable[[], None]) -> None:
         self._make = make
@@ -47,11 +50,11 @@ class Channels:
         self._is_up = self._was_up = False
 
     async def join(self, channel: bytes, listener: Listener) -> None:
-        """Hear the channel from now on; it returns when that is sure."""
+        """Hear the channel; it returns when Redis has confirmed that."""
         topic = self._topics.get(channel)
         if topic is None:
             topic = self._topics[channel] = _Topic()
-            self._say(b"SUBSCRIBE", channel)
+            self._send(b"SUBSCRIBE", channel)
         topic.listeners.append(listener)
         try:
             await asyncio.shield(topic.ready)
@@ -66,7 +69,7 @@ class Channels:
             topic.listeners = [other for other in topic.listeners if other != listener]
             if not topic.listeners:
                 del self._topics[channel]
-                self._say(b"UNSUBSCRIBE", channel)
+                self._send(b"UNSUBSCRIBE", channel)
 
     async def run(self) -> None:
         while True:
@@ -74,15 +77,26 @@ class Channels:
             try:
                 await wire.connect()
                 self._begin()
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._read(wire))
-                    tasks.create_task(self._write(wire))
-            except* AWAY:
+                await self._read_and_write(wire)
+            except AWAY:
                 pass
             finally:
                 self._is_up = False
                 await wire.close()
             await asyncio.sleep(_PAUSE * random.random())  # noqa: S311
+
+    async def _read_and_write(self, wire: Wire) -> None:
+        # Not a TaskGroup: before Python 3.13 it forgets a cancellation that comes while one of its tasks fails.
+        tasks = [asyncio.create_task(self._read(wire)), asyncio.create_task(self._write(wire))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
 
     def _begin(self) -> None:
         self._is_up = True
@@ -92,12 +106,12 @@ class Channels:
         for channel, topic in self._topics.items():
             if topic.ready.done():
                 topic.ready = asyncio.get_running_loop().create_future()
-            self._say(b"SUBSCRIBE", channel)
+            self._send(b"SUBSCRIBE", channel)
         if self._was_up:
             self._up()
         self._was_up = True
 
-    def _say(self, *command: bytes) -> None:
+    def _send(self, *command: bytes) -> None:
         if self._is_up:
             if command[0] == b"SUBSCRIBE":
                 self._asked[command[1]] += 1
@@ -130,7 +144,7 @@ class Channels:
             if kind == b"message":
                 topic = self._topics.get(channel)
                 for listener in topic.listeners if topic is not None else ():
-                    _tell(listener, message[2])
+                    _hand_over(listener, message[2])
             elif kind == b"subscribe":
                 self._confirm(channel)
 
@@ -145,9 +159,9 @@ class Channels:
             topic.ready.set_result(None)
 
 
-def _tell(listener: Listener, message: bytes) -> None:
+def _hand_over(listener: Listener, message: bytes) -> None:
     try:
         listener(message)
-    # Whoever listens beside hears it all the same.
+    # The other listeners hear it all the same.
     except Exception:  # noqa: BLE001
-        _log.exception("what a worker published could not be used")
+        _log.exception("a message of another worker could not be used")

@@ -1,4 +1,4 @@
-"""The connections that redis-py makes, and nothing else of it: here alone its errors are known."""
+"""The connections of redis-py, and nothing else of it: only this file sees its errors."""
 
 import asyncio
 import math
@@ -11,21 +11,22 @@ from redis import ConnectionPool as ThreadPool
 from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 from redis.retry import Retry as ThreadRetry
 
-from usechat.stores.redis.lua import Step
+from usechat.stores.redis.scripts import Script
 
-__all__ = ["AWAY", "Command", "Reply", "ThreadWire", "Wire", "check_url", "is_transient"]
+__all__ = ["AWAY", "Command", "Part", "Reply", "ThreadWire", "Wire", "check_url", "is_replica", "is_transient"]
 
-Command: TypeAlias = tuple["bytes | Step | int", ...]
-"""A name or a step, and what follows; for a step first the number of its keys."""
+Part: TypeAlias = "bytes | Script | int"
+Command: TypeAlias = tuple[Part, ...]
+"""A name or a script, and its arguments; those of a script begin with the number of its keys."""
 Reply: TypeAlias = Any
-"""What Redis answers: bytes, a number, None, a list of these, or a ResponseError."""
+"""What Redis replies: bytes, a number, None, a list of these, or a ResponseError."""
 
 # uvloop raises a bare RuntimeError for a connection that was reset, asyncio an EOFError for one that was closed.
 AWAY: Final = (RedisError, OSError, EOFError, RuntimeError, TimeoutError)
-# What a Redis says that cannot do it now and may do it later.
+# The errors of a Redis that cannot do it now and may do it later.
 _TRANSIENT: Final = (
     "OOM",
     "command not allowed when used memory",
@@ -62,8 +63,13 @@ def check_url(url: str) -> None:
 
 
 def is_transient(reply: Reply) -> bool:
-    """Whether Redis may answer otherwise later."""
+    """Whether Redis may reply otherwise later."""
     return isinstance(reply, ResponseError) and any(word in str(reply) for word in _TRANSIENT)
+
+
+def is_replica(reply: Reply) -> bool:
+    """Whether Redis refused a write because it is not the one to write to."""
+    return isinstance(reply, ReadOnlyError)
 
 
 def _pool(kind: Any, url: str, **options: Any) -> Any:
@@ -76,14 +82,14 @@ def _packed(commands: Iterable[Command]) -> list[bytes]:
 
 
 def _named(command: Command, *, with_source: bool = False) -> Command:
-    step = command[0]
-    if not isinstance(step, Step):
+    script = command[0]
+    if not isinstance(script, Script):
         return command
-    return (b"EVAL", step.source, *command[1:]) if with_source else (b"EVALSHA", step.digest, *command[1:])
+    return (b"EVAL", script.source, *command[1:]) if with_source else (b"EVALSHA", script.digest, *command[1:])
 
 
 def _sources(commands: Sequence[Command], replies: Sequence[Reply]) -> dict[int, bytes]:
-    """The commands, by their place, whose script Redis did not know, with the script."""
+    """The commands, by their place, whose script Redis does not have, with its source."""
     return {
         place: _pack(_named(command, with_source=True))
         for place, (command, reply) in enumerate(zip(commands, replies, strict=True))
@@ -108,7 +114,7 @@ class Wire:
                 await self._connection.connect()
 
     async def trip(self, commands: Sequence[Command]) -> list[Reply]:
-        """Send the commands and give their replies, in as many seconds as the wire has at most."""
+        """Send the commands and give their replies, within the seconds of the wire."""
         await self.connect()
         try:
             async with asyncio.timeout(self._seconds):
@@ -127,7 +133,7 @@ class Wire:
         await self._connection.send_packed_command([_pack(command)], check_health=False)
 
     async def read(self) -> Reply:
-        """The next thing that Redis says, however long that takes."""
+        """The next reply or message, however long that takes."""
         try:
             return await self._connection.read_response(disable_decoding=True, timeout=math.inf)
         except ResponseError as error:

@@ -1,16 +1,38 @@
-"""The names of keys and channels: no id of a user or a chat is in them, but the hash that only our secret gives."""
+"""The names of keys and channels, and how long they are kept.
+
+A name has no id of a user or a chat in it, but a hash that only our secret gives.
+"""
 
 import hashlib
 import hmac
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from usechat.stores import TurnHead
 
-__all__ = ["SECRET_BYTES", "Keys", "TurnKeys"]
+__all__ = ["Keys", "Settings", "TurnKeys"]
 
-SECRET_BYTES: Final = 32
+_SECRET_BYTES: Final = 32
 _DIGITS: Final = 32
 _SCOPE_DIGITS: Final = 12
+
+
+class Settings(Struct, kw_only=True):
+    """In seconds and bytes; each renewal of a lease also renews the times of its turn."""
+
+    lease: float
+    keep: float
+    keep_turns: int
+    keep_bytes: int
+    keep_running: float
+    keep_used: float
+    most_mirrored: int
+    patience: float
+
+    @property
+    def lease_us(self) -> int:
+        return int(self.lease * 1_000_000)
 
 
 class TurnKeys(NamedTuple):
@@ -21,10 +43,10 @@ class TurnKeys(NamedTuple):
     readers: bytes
     ended: bytes
     """The turns of the chat that have ended."""
-    spent: bytes
+    used: bytes
     """The ids that were used in the chat."""
     member: bytes
-    """What the set of running turns knows it by."""
+    """Its name in the list of running turns."""
 
 
 class Keys:
@@ -36,15 +58,15 @@ class Keys:
 
     def __init__(self, secret: str | None, prefix: str, scope: str) -> None:
         self._secret = (secret or "").encode()
-        if len(self._secret) < SECRET_BYTES:
+        if len(self._secret) < _SECRET_BYTES:
             raise ValueError(
-                f"Turns on Redis need a secret of at least {SECRET_BYTES} bytes that all workers share: set "
+                f"Turns on Redis need a secret of at least {_SECRET_BYTES} bytes that all workers share: set "
                 "approval_secret, or USECHAT_SECRET for usechat serve."
             )
         self.base = f"{prefix}:{self._digest('scope', scope)[:_SCOPE_DIGITS]}".encode()
         self.running = self.base + b":running"
         self.workers = self.base + b":w:"
-        self.mark = self.base + b":mark"
+        self.identity = self.base + b":identity"
 
     def chat(self, chat: str) -> bytes:
         return self._tagged(self._digest("chat", chat).encode())
@@ -56,7 +78,7 @@ class Keys:
         tag, _, turn = member.partition(b":")
         return self._turn(tag, turn)
 
-    def spent_id(self, id_: str) -> bytes:
+    def used_id(self, id_: str) -> bytes:
         return self._digest("spent", id_).encode()
 
     def _turn(self, tag: bytes, turn: bytes) -> TurnKeys:

@@ -1,86 +1,98 @@
-"""The lease of each turn that this process writes, renewed by a thread: a loop that is held is no crash."""
+"""The leases of the turns that this process writes. A thread renews them, since a loop that is held is no crash.
+
+The thread runs from `start` to `stop`. Three times in the time of a lease it sends, for up to 128 leases on a trip,
+the command that renews each, and one that registers their turns as running. What Redis replies it hands to the event
+loop, where each lease gets its own reply.
+
+The event loop calls everything but what `_run` calls. `_lock` guards `_leases`, which the loop changes while the thread
+copies it, `_ticked` and `_woke`, which the thread writes and the loop reads, and `renewed` of each lease, which both
+write. No lock is held on a trip.
+
+A process that sleeps (a laptop that is closed, a paused container) renews nothing, and another worker may take its
+turns over. It notices when the thread ticks again: a gap of one and a half leases sets `_woke`, and a lease that was
+not renewed since then may be lost.
+"""
 
 import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from usechat.stores.redis.driver import AWAY, Command, Reply, ThreadWire
+from usechat.stores.redis.scripts import REGISTER
 
-__all__ = ["Leased", "Leases", "Renewing"]
+__all__ = ["Lease", "Leases"]
 
 _log = logging.getLogger("usechat")
 
 _TOGETHER: Final = 128
-# Whoever has slept for so many leases may have been taken for dead.
 _OVERSLEPT: Final = 1.5
 
 
-class Leased(Protocol):
-    """A claim, as whoever renews its lease sees it."""
+class Lease:
+    """What renews one turn: `heard` gets each reply, in the event loop.
 
-    renewed: float
-    """When Redis was last asked to renew the lease and did so, by the monotonic clock."""
+    `renewed` is when Redis was last asked to renew it and did so, by the monotonic clock.
+    """
 
-    def beat(self) -> Command:
-        """Renew the lease."""
-        ...
+    __slots__ = ("command", "heard", "member", "renewed")
 
-
-class Renewing(Protocol):
-    """Who is told of renewals."""
-
-    def note(self, claims: Sequence[Leased]) -> Command:
-        """What says to all workers that these turns run; it is called in the thread."""
-        ...
-
-    def hear_beats(self, news: list[tuple[Leased, Reply]]) -> None:
-        """Redis has answered renewals; it is called in the event loop."""
-        ...
+    def __init__(self, command: Command, member: bytes, heard: Callable[[Reply], None]) -> None:
+        self.command = command
+        self.member = member
+        self.heard = heard
+        self.renewed = 0.0
 
 
 class Leases:
-    """Renews all leases three times in the time of one, by a thread that runs from `start` to `stop`."""
+    """Renews leases of `lease` seconds, from `start` to `stop`."""
 
-    def __init__(self, wire: ThreadWire, lease: float, told: Renewing) -> None:
+    def __init__(self, wire: ThreadWire, running: bytes, lease: float) -> None:
         self._wire = wire
+        self._running = running
         self._lease = lease
-        self._told = told
-        self._claims: set[Leased] = set()
         self._loop = asyncio.get_running_loop()
         self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._leases: set[Lease] = set()
         self._ticked = time.monotonic()
         self._woke = 0.0
-        self._thread = threading.Thread(target=self._run, name="usechat-leases", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        threading.Thread(target=self._run, name="usechat-leases", daemon=True).start()
 
     def stop(self) -> None:
         self._over.set()
 
-    def add(self, claim: Leased, renewed: float) -> None:
-        self.renew(claim, renewed)
-        self._claims.add(claim)
+    def add(self, lease: Lease, asked: float) -> None:
+        """Renew it from now on; Redis gave it when it was asked at that time."""
+        with self._lock:
+            lease.renewed = asked
+            self._leases.add(lease)
 
-    def remove(self, claim: Leased) -> None:
-        self._claims.discard(claim)
+    def remove(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases.discard(lease)
 
-    def renew(self, claim: Leased, asked: float) -> None:
-        claim.renewed = asked
+    def renewed(self, lease: Lease, asked: float) -> None:
+        """Redis has renewed it when it was asked at that time."""
+        with self._lock:
+            # The thread and the loop may have asked in the other order.
+            lease.renewed = max(lease.renewed, asked)
 
-    def may_be_lost(self, claim: Leased) -> bool:
-        """Whether this process was asleep for so long since the last renewal that somebody may have taken the turn."""
-        return time.monotonic() - self._ticked > _OVERSLEPT * self._lease or claim.renewed < self._woke
+    def may_be_lost(self, lease: Lease) -> bool:
+        """Whether this process slept for so long since the last renewal that another one may have taken the turn."""
+        with self._lock:
+            return time.monotonic() - self._ticked > _OVERSLEPT * self._lease or lease.renewed < self._woke
 
     def _run(self) -> None:
         pause = self._lease / 3
         while not self._over.wait(pause):
             self._tick()
             try:
-                self._beat()
+                self._renew()
                 pause = self._lease / 3
             except AWAY:
                 pause = self._lease / 15
@@ -91,23 +103,32 @@ class Leases:
         self._wire.close()
 
     def _tick(self) -> None:
-        now = time.monotonic()
-        if now - self._ticked > _OVERSLEPT * self._lease:
-            self._woke = now
-        self._ticked = now
+        with self._lock:
+            now = time.monotonic()
+            if now - self._ticked > _OVERSLEPT * self._lease:
+                self._woke = now
+            self._ticked = now
 
-    def _beat(self) -> None:
-        claims = tuple(self._claims)
-        for first in range(0, len(claims), _TOGETHER):
-            some = claims[first : first + _TOGETHER]
+    def _renew(self) -> None:
+        with self._lock:
+            leases = tuple(self._leases)
+        for first in range(0, len(leases), _TOGETHER):
+            some = leases[first : first + _TOGETHER]
             asked = time.monotonic()
-            replies = self._wire.trip([*(claim.beat() for claim in some), self._told.note(some)])
-            for claim, reply in zip(some, replies[:-1], strict=True):
+            register = (REGISTER, 1, self._running, int(self._lease * 1_000_000), *(lease.member for lease in some))
+            *replies, _ = self._wire.trip([*(lease.command for lease in some), register])
+            news = list(zip(some, replies, strict=True))
+            for lease, reply in news:
                 if not isinstance(reply, Exception) and reply[0] == b"OK":
-                    self.renew(claim, asked)
-            self._ticked = time.monotonic()
+                    self.renewed(lease, asked)
+            self._tick()
             try:
-                self._loop.call_soon_threadsafe(self._told.hear_beats, list(zip(some, replies[:-1], strict=True)))
+                self._loop.call_soon_threadsafe(_hear, news)
             except RuntimeError:
                 # The loop is closed, and with it all turns.
                 return
+
+
+def _hear(news: list[tuple[Lease, Reply]]) -> None:
+    for lease, reply in news:
+        lease.heard(reply)

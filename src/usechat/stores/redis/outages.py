@@ -1,67 +1,63 @@
-"""What is not to be believed of a Redis that was away a moment ago, or has forgotten everything."""
+"""What a worker must not believe of a Redis that was away a moment ago, or has forgotten everything.
+
+- A turn that Redis does not have may have an owner who gives it back. Owners do so within 2 seconds after Redis is
+  back, and lookups that find nothing wait that long (`ask`).
+- A lease that has ended says nothing until owners had the time of one lease to renew theirs: since this worker began,
+  since Redis was away, and since somebody set the clock of Redis (`leases_count`).
+- The clock of Redis was set if it is earlier or later there than it can be by the monotonic clock of this process
+  (`possible`). Half a lease is the tolerance.
+- A Redis that was emptied has another identity. The first worker that notices it gives it a new one, and all workers
+  hear of it on their control channel.
+
+`noted` begins all of this anew. Everything belongs to the event loop.
+"""
 
 import asyncio
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
-from usechat.stores.redis.keys import Keys
-from usechat.stores.redis.line import Line
-from usechat.stores.redis.settings import Settings
-from usechat.stores.redis.steps import MARK
+from usechat.stores.redis.driver import Part, Reply
+from usechat.stores.redis.keys import Keys, Settings
+from usechat.stores.redis.pipeline import Pipeline
+from usechat.stores.redis.scripts import IDENTIFY
 
 __all__ = ["GIVEN_BACK", "Outages"]
 
 _log = logging.getLogger("usechat")
 
-# In so many seconds after Redis is back, owners that live have given back what it forgot.
 GIVEN_BACK: Final = 2.0
+"""In how many seconds after Redis is back living owners have given back what it forgot."""
 _AGAIN: Final = 0.1
-# A clock that was set by so many leases may have ended those of owners that live.
+# Of a lease.
 _SLACK: Final = 0.5
 _T = TypeVar("_T")
 
 
-class OutageHost(Protocol):
-    """The store of this process, as its outages see it."""
-
-    keys: Keys
-    settings: Settings
-
-    @property
-    def line(self) -> Line: ...
-
-
 class Outages:
-    """When Redis was away for the last time, as this process saw it, and what time it is there.
+    """When Redis was away for the last time, as this worker saw it, and what time it is there."""
 
-    A turn that Redis does not know may have an owner who gives it back at once. And a lease that has ended says nothing
-    until owners had the time of one lease to renew theirs, also at the beginning, and when the clock of Redis was set:
-    seen from the monotonic clock of this process, it is earlier or later there than it can be.
-
-    Redis is marked by whoever came first since it was empty: another mark says that it was emptied, of which all
-    workers hear when somebody notices it.
-    """
-
-    def __init__(self, host: OutageHost) -> None:
-        self._host = host
-        self._marked = b""
+    def __init__(self, pipeline: Pipeline, keys: Keys, settings: Settings) -> None:
+        self._pipeline = pipeline
+        self._keys = keys
+        self._settings = settings
+        self._identity = b""
         self._since = time.monotonic()
         self._given_back = 0.0
-        # What the clock of Redis is ahead of ours, in microseconds.
+        # How much the clock of Redis is ahead of ours, in microseconds.
         self._ahead: float | None = None
 
     def noted(self) -> None:
-        """Redis is away, or back."""
+        """Redis is away, or back, or was emptied."""
         self._since = time.monotonic()
         self._given_back = self._since + GIVEN_BACK
 
     @property
     def leases_count(self) -> bool:
         """Whether an owner whose lease has ended is gone."""
-        return time.monotonic() - self._since >= self._host.settings.lease
+        return time.monotonic() - self._since >= self._settings.lease
 
     @property
     def left(self) -> float:
@@ -77,9 +73,9 @@ class Outages:
         return int(now - self._slack), int(now + self._slack)
 
     def learn_time(self, now: int, asked: float) -> None:
-        """It was so late in Redis at some moment since it was asked."""
+        """It was `now` in Redis at some moment since `asked`."""
         if time.monotonic() - asked > self._slack / 2e6:
-            # Nobody knows at which.
+            # The moment is not known well enough.
             return
         ahead = now - _ours()
         if self._ahead is not None and abs(ahead - self._ahead) > self._slack:
@@ -89,30 +85,46 @@ class Outages:
 
     @property
     def _slack(self) -> float:
-        return _SLACK * self._host.settings.lease * 1e6
+        return _SLACK * self._settings.lease * 1e6
 
     async def learn(self) -> None:
-        """Learn how Redis is marked."""
-        self._marked = await self._mark(None)
+        """Learn the identity of Redis."""
+        self._identity = await self._identify(None)
 
-    async def ask(self, question: Callable[[], Awaitable[_T | None]]) -> _T | None:
-        """Ask for something, again as long as an owner may still give it back."""
+    async def ask(self, question: Callable[[], Awaitable[_T]], is_there: Callable[[_T], bool]) -> _T:
+        """Ask for something, and again as long as an owner may still give back what is not there."""
         answer = await question()
-        if answer is None:
-            await self._check_mark()
-        while answer is None and self.left > 0:
+        while not is_there(answer) and self.left > 0:
             await asyncio.sleep(_AGAIN)
             answer = await question()
         return answer
 
-    async def _check_mark(self) -> None:
-        known, self._marked = self._marked, await self._mark(self._host.settings.patience)
-        if known not in (b"", self._marked):
+    async def call(self, *command: Part) -> Reply:
+        """Send a command; the check whether Redis was emptied goes on the same trip.
+
+        Raises:
+            StoreAwayError: Redis is away.
+        """
+        within = self._pipeline.patience(self._settings.patience)
+        look_up = (b"HGET", self._keys.identity, b"m")
+        reply, identity = await self._pipeline.call_all([command, look_up], within=within)
+        if identity != self._identity:
+            await self.check_identity()
+        return reply
+
+    async def check_identity(self) -> None:
+        """Note an outage if Redis was emptied.
+
+        Raises:
+            StoreAwayError: Redis is away.
+        """
+        before, self._identity = self._identity, await self._identify(self._settings.patience)
+        if before not in (b"", self._identity):
             self.noted()
 
-    async def _mark(self, within: float | None) -> bytes:
-        keys, mark = self._host.keys, secrets.token_hex(8).encode()
-        return await self._host.line.call(MARK, 1, keys.mark, mark, keys.workers, within=within)
+    async def _identify(self, within: float | None) -> bytes:
+        identity = secrets.token_hex(8).encode()
+        return await self._pipeline.call(IDENTIFY, 1, self._keys.identity, identity, self._keys.workers, within=within)
 
 
 def _ours() -> float:

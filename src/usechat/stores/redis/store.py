@@ -1,38 +1,25 @@
 """The turns of many processes, on one Redis."""
 
 import asyncio
-import logging
-import secrets
 import time
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from usechat.stores import Lost, Meter, Reader, StopReason, StoreAwayError, TurnHead, TurnRunningError
-from usechat.stores.redis.channels import Channels
+from usechat.stores import Found, Lost, Meter, Reader, StopReason, StoreAwayError, TurnHead, TurnRunningError
 from usechat.stores.redis.claim import RedisClaim
-from usechat.stores.redis.connections import Connections
-from usechat.stores.redis.copies import Copy
-from usechat.stores.redis.driver import Reply, check_url
-from usechat.stores.redis.keys import Keys
-from usechat.stores.redis.lease import Leases
-from usechat.stores.redis.line import Line, NoMeter
-from usechat.stores.redis.looks import Look, head_of
-from usechat.stores.redis.lua import Step
-from usechat.stores.redis.notices import Notices
-from usechat.stores.redis.outages import GIVEN_BACK, Outages
-from usechat.stores.redis.settings import Settings, milliseconds
-from usechat.stores.redis.steps import CLAIM, NOTE, PROBE, STOP
-from usechat.stores.redis.taking import TakeOver
-from usechat.stores.redis.waiting import when
+from usechat.stores.redis.driver import Part, Reply, check_url
+from usechat.stores.redis.keys import Keys, Settings
+from usechat.stores.redis.local_turns import LocalTurns
+from usechat.stores.redis.outages import GIVEN_BACK
+from usechat.stores.redis.reaper import Reaper
+from usechat.stores.redis.scripts import CLAIM, FIND, PROBE, REGISTER, STOP, milliseconds
+from usechat.stores.redis.worker import TurnStatus, Worker
 
 __all__ = ["RedisTurnStore"]
-
-_log = logging.getLogger("usechat")
 
 _DAY: Final = 24 * 3600.0
 _PING: Final = 2.0
@@ -44,9 +31,9 @@ class RedisTurnStore:
 
     A turn is its owner's as long as its lease is renewed, for `lease` seconds each time. The log of a turn that has
     ended can be read for `keep` seconds: of each chat the last `keep_turns` of them, which have `keep_bytes` together,
-    and always the last one. `most_copied` are the bytes of other processes' turns that this one holds for its readers.
-    An id that was spent is known for `keep_spent` seconds. A call waits for a Redis that is away until it has been so
-    for `patience` seconds; then calls fail at once, until Redis answers again.
+    and always the last one. `most_mirrored` are the bytes of other processes' turns that this one holds for its
+    readers. An id that was used is known for `keep_used` seconds. A call waits for a Redis that is away until it has
+    been so for `patience` seconds; then calls fail at once, until Redis replies again.
 
     Raises:
         ValueError: it is not the URL of a Redis, the secret is missing or too short, or the lease is none.
@@ -61,8 +48,8 @@ class RedisTurnStore:
         keep: float = 600.0,
         keep_turns: int = 64,
         keep_bytes: int = 16 * 1024 * 1024,
-        keep_spent: float = 7 * _DAY,
-        most_copied: int = 256 * 1024 * 1024,
+        keep_used: float = 7 * _DAY,
+        most_mirrored: int = 256 * 1024 * 1024,
         patience: float = 4.0,
         prefix: str = "usechat",
         scope: str = "",
@@ -74,104 +61,165 @@ class RedisTurnStore:
         parts = urlsplit(url)
         self.name = f"Redis at {parts.path}" if parts.scheme == "unix" else f"Redis on {parts.hostname or 'localhost'}"
         self.keys = Keys(secret, prefix, scope)
-        self.worker = secrets.token_hex(8).encode()
         self.settings = Settings(
             lease=lease,
             keep=keep,
             keep_turns=keep_turns,
             keep_bytes=keep_bytes,
-            # If all workers are gone, what they were saying waits for one to come back.
+            # If all workers are gone, what they wrote waits for one to come back.
             keep_running=max(keep, _DAY, 10 * lease),
-            keep_spent=keep_spent,
-            most_copied=most_copied,
+            keep_used=keep_used,
+            most_mirrored=most_mirrored,
             patience=patience,
         )
-        self.meter: Meter = NoMeter()
-        self.claims: dict[str, RedisClaim] = {}
-        self.copies: dict[str, Copy] = {}
-        self._life: _Served | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.meter: Meter = _NoMeter()
+        self._served: _Served | None = None
 
-    # The contract.
+    @asynccontextmanager
+    async def serve(self, lost: Lost) -> AsyncGenerator[None, None]:
+        served = self._served = _Served(Worker(self._url, self.keys, self.settings, self.meter), lost)
+        worker, turns = served.worker, served.turns
+        try:
+            async with worker.open():
+                for channel in (self.keys.workers, self.keys.workers + worker.id):
+                    worker.start(worker.channels.join(channel, turns.hear))
+                worker.start(served.reaper.sweep())
+                yield
+        finally:
+            turns.close()
+            self._served = None
+
+    @property
+    def served(self) -> "_Served":
+        """What the store has while it is served."""
+        if self._served is None:
+            raise RuntimeError("The store of turns is not served: enter endpoint.serve() in the lifespan of your app.")
+        return self._served
 
     async def claim(self, head: TurnHead) -> RedisClaim:
-        mine = self.claims.get(head.turn)
+        worker, turns = self.served.worker, self.served.turns
+        mine = turns.claims.get(head.turn)
         if mine is not None and mine.phase == "claimed":
             return mine
-        within = self.line.patience(self.settings.patience + GIVEN_BACK)
+        within = worker.pipeline.patience(self.settings.patience + GIVEN_BACK)
         try:
             async with asyncio.timeout(within):
                 return await self._claim(head)
         except TimeoutError:
-            # It may be claimed without our knowing it.
-            self.spawn(RedisClaim(self, head, 0).release())
+            # Redis may have given the claim all the same.
+            worker.spawn(RedisClaim(worker, head, 0, turns.claim_over).release())
             raise StoreAwayError from None
 
     async def _claim(self, head: TurnHead) -> RedisClaim:
-        keys, settings = self.keys.of(head), self.settings
-        parts = (head.turn.encode(), self.worker, settings.lease_us, msgspec.json.encode(head))
+        worker, keys, settings = self.served.worker, self.keys.of(head), self.settings
+        parts = (head.turn.encode(), worker.id, settings.lease_us, msgspec.json.encode(head))
         while True:
-            # Not as the first thing that a Redis hears which may have forgotten who has the chat.
+            # Not as the first command to a Redis that may have forgotten who has the chat.
             await self._back()
             asked = time.monotonic()
-            # Before it is claimed, so that nobody can die in between.
-            self.line.say(NOTE, 1, self.keys.running, settings.lease_us, keys.member)
+            # Before it is claimed, so that a worker that dies in between leaves no turn that nobody looks for.
+            worker.pipeline.send(REGISTER, 1, self.keys.running, settings.lease_us, keys.member)
             command = (CLAIM, 2, keys.chat, keys.turn, *parts, milliseconds(settings.keep_running))
             try:
-                reply = await self.line.call(*command, within=None, once=True)
+                reply = await worker.pipeline.call(*command, within=None, once=True)
                 break
             except StoreAwayError:
                 await asyncio.sleep(_AGAIN)
         if reply[0] == b"RUNNING":
-            raise TurnRunningError(
-                head_of(reply[1]), is_claimed=reply[2] == b"claimed", is_sealed=reply[2] == b"sealed"
-            )
-        claim = self.claims[head.turn] = RedisClaim(self, head, int(reply[1]))
-        self.leases.add(claim, asked)
-        return claim
+            _, running, phase = reply
+            raise TurnRunningError(_head(running), is_claimed=phase == b"claimed", is_sealed=phase == b"sealed")
+        return self.served.turns.add_claim(head, int(reply[1]), asked)
+
+    async def _back(self) -> None:
+        """Wait until Redis is back, and owners have given back what it forgot."""
+        pipeline, outages = self.served.worker.pipeline, self.served.worker.outages
+        while pipeline.is_away or outages.left > 0:
+            if pipeline.is_away:
+                await pipeline.call(PROBE, 0, within=None)
+            await asyncio.sleep(outages.left)
+
+    def local(self, chat: str) -> TurnHead | None:
+        claims = self.served.turns.claims.values()
+        return next((claim.head for claim in claims if claim.head.chat == chat), None)
 
     async def live(self, chat: str) -> TurnHead | None:
-        if self.line.is_away:
-            mine = next((claim for claim in self.claims.values() if claim.head.chat == chat), None)
-            if mine is not None:
-                return mine.head
-        reply = await self._served.outages.ask(partial(self._call, b"HGET", self.keys.chat(chat), b"h"))
-        return None if reply is None else head_of(reply)
+        return (await self.find(chat, "")).live
 
-    async def find(self, chat: str, mark: str) -> TurnHead | None:
-        head = await self.live(chat)
-        if head is not None and mark in (head.turn, head.turn[:8]):
-            return head
-        key = self.keys.chat(chat)
-        for turn in await self._call(b"ZRANGE", key + b":t", b"0", b"-1", b"REV"):
-            if mark.encode() in (turn, turn[:8]) and (found := await self._call(b"HGET", key + b":" + turn, b"h")):
-                return head_of(found)
-        return None
+    async def find(self, chat: str, mark: str) -> Found:
+        worker, key = self.served.worker, self.keys.chat(chat)
+        if worker.pipeline.is_away:
+            mine = self.local(chat)
+            if mine is not None and mark in ("", mine.turn, mine.turn[:8]):
+                return Found(mine if mark else None, mine)
+
+        async def look() -> Found:
+            named, live = await worker.outages.call(FIND, 2, key, key + b":t", mark.encode())
+            return Found(None if named is None else _head(named), None if live is None else _head(live))
+
+        return await worker.outages.ask(look, lambda found: found.live is not None)
 
     async def follow(self, head: TurnHead) -> Reader | None:
-        while (claim := self.claims.get(head.turn)) is not None and claim.phase == "claimed":
-            await claim.moved()
+        worker, turns = self.served.worker, self.served.turns
+        while (claim := turns.claims.get(head.turn)) is not None and claim.phase == "claimed":
+            await claim.moved.wait()
         if claim is not None:
             return claim.reader()
-        state = await self._served.outages.ask(partial(self._opened, head))
-        return None if state is None else await self._copied(head, state)
+
+        async def opened() -> TurnStatus:
+            status = await worker.wait_until(head, _is_not_claimed)
+            if status.phase is None:
+                await worker.outages.check_identity()
+            return status
+
+        status = await worker.outages.ask(opened, lambda status: status.phase is not None)
+        return None if status.phase is None else await self._mirrored(head, status)
+
+    async def _mirrored(self, head: TurnHead, status: TurnStatus) -> Reader | None:
+        turns = self.served.turns
+        mirror = turns.mirrors.get(head.turn)
+        if mirror is None:
+            if sum(other.log.size for other in turns.mirrors.values()) > self.settings.most_mirrored:
+                raise StoreAwayError
+            mirror = turns.add_mirror(head)
+        # It counts while the mirror is loading, so that nobody drops it.
+        reader = mirror.reader()
+        try:
+            await mirror.loaded()
+            # A mirror that others follow may be behind what this client has read elsewhere.
+            await mirror.reach(status)
+        except BaseException:
+            reader.leave()
+            raise
+        if mirror.is_lost:
+            reader.leave()
+            return None
+        return reader
 
     async def stop(self, head: TurnHead, why: StopReason, within: float) -> None:
-        mine = self.claims.get(head.turn)
-        if mine is not None:
-            mine.stop(why)
-        keys = self.keys.of(head)
+        worker, reaper, claims = self.served.worker, self.served.reaper, self.served.turns.claims
         while True:
-            reply = await self._call(STOP, 1, keys.turn, head.turn.encode(), why.encode(), self.keys.workers)
-            if reply[0] == b"GONE":
-                return
-            epoch = reply[1]
+            mine = claims.get(head.turn)
+            if mine is not None:
+                # No trip of its own: what the turn now writes, its seal and its release are enough.
+                mine.stop(why)
+                epoch = mine.epoch
+                waiting = _over(mine)
+            else:
+                reply = await self._call(
+                    STOP, 1, self.keys.of(head).turn, head.turn.encode(), why.encode(), self.keys.workers
+                )
+                if reply[0] == b"GONE":
+                    return
+                epoch = int(reply[1])
+                waiting = worker.wait_until(head, lambda status, epoch=epoch: not status.is_of(epoch))
             try:
                 async with asyncio.timeout(within):
-                    await when(self, head, lambda state, epoch=epoch: not state.is_of(epoch))
+                    await waiting
+                if mine is not None and not mine.is_fenced:
+                    return
             except TimeoutError:
-                # In a task that whoever stops cannot cancel: nobody else would end the turn.
-                if await asyncio.shield(self._remember(self._served.taking.take(head, epoch, why))):
+                # In a task that the caller cannot cancel: nobody else would end the turn.
+                if await asyncio.shield(worker.start(reaper.take(head, epoch, why))):
                     return
 
     async def forget(self, chat: str) -> None:
@@ -180,22 +228,23 @@ class RedisTurnStore:
         names = [name for turn in turns for name in (key + b":" + turn, key + b":" + turn + b":l")]
         await self._call(b"DEL", key + b":t", *names)
 
-    async def opened(self, head: TurnHead, within: float) -> bool:
+    async def wait_opened(self, head: TurnHead, within: float) -> bool:
         try:
             async with asyncio.timeout(within):
-                await self._opened(head)
+                await self.served.worker.wait_until(head, _is_not_claimed)
         except TimeoutError:
             return False
         return True
 
-    async def are_spent(self, chat: str, ids: Sequence[str]) -> bool:
-        key = self.keys.chat(chat) + b":s"
-        return any([await self._call(b"SISMEMBER", key, self.keys.spent_id(id_)) for id_ in ids])
+    async def wait_released(self, head: TurnHead) -> None:
+        await self.served.worker.wait_until(head, lambda status: not status.is_held)
 
-    async def freed(self, head: TurnHead) -> None:
-        await when(self, head, lambda state: not state.is_held)
+    async def are_used(self, chat: str, ids: Sequence[str]) -> bool:
+        pipeline, key = self.served.worker.pipeline, self.keys.chat(chat) + b":s"
+        within = pipeline.patience(self.settings.patience)
+        return any(await pipeline.call_all([(b"SISMEMBER", key, self.keys.used_id(id_)) for id_ in ids], within=within))
 
-    async def answers(self) -> bool:
+    async def ping(self) -> bool:
         try:
             async with asyncio.timeout(_PING):
                 await self._call(PROBE, 0)
@@ -203,143 +252,37 @@ class RedisTurnStore:
             return False
         return True
 
-    @asynccontextmanager
-    async def serve(self, lost: Lost) -> AsyncGenerator[None, None]:
-        served = self._life = _Served(self, self._url, lost)
-        channels = self.keys.workers, self.keys.workers + self.worker
-        hearing = [self.channels.join(channel, served.notices.hear) for channel in channels]
-        tasks = [asyncio.create_task(run) for run in (served.taking.sweep(), served.outages.learn(), *hearing)]
-        try:
-            async with served.connections.open():
-                yield
-        finally:
-            for task in (*tasks, *self._tasks):
-                task.cancel()
-            await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
-            for copy in tuple(self.copies.values()):
-                copy.close()
-            self._life = None
-
-    # What claims, copies and whoever takes turns over see of it.
-
-    @property
-    def line(self) -> Line:
-        return self._served.connections.line
-
-    @property
-    def reading(self) -> Line:
-        return self._served.connections.reading
-
-    @property
-    def channels(self) -> Channels:
-        return self._served.connections.channels
-
-    @property
-    def leases(self) -> Leases:
-        return self._served.connections.leases
-
-    @property
-    def unsettled(self) -> float:
-        return self._served.outages.left
-
-    @property
-    def notices(self) -> Notices:
-        return self._served.notices
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do it beside, for as long as the store is served; that Redis is away is no reason to complain."""
-        self._remember(_quietly(work))
-
-    def left(self, claim: RedisClaim) -> None:
-        self._drop(claim)
-        if self._life is not None:
-            self._life.connections.line.say(b"ZREM", self.keys.running, claim.keys.member)
-
-    def lost(self, claim: RedisClaim, *, is_handed: bool) -> None:
-        self._drop(claim)
-        if claim.log.readers and not is_handed and self._life is not None:
-            copy = self.copies[claim.head.turn] = Copy(self, claim.head, claim.log)
-            copy.go_on()
-
-    def unread(self, copy: Copy) -> None:
-        copy.close()
-        if self.copies.get(copy.head.turn) is copy:
-            del self.copies[copy.head.turn]
-
-    def reap(self, head: TurnHead) -> None:
-        self.spawn(self._served.taking.reap(head))
-
-    # How it works.
-
-    @property
-    def _served(self) -> "_Served":
-        if self._life is None:
-            raise RuntimeError("The store of turns is not served: enter endpoint.serve() in the lifespan of your app.")
-        return self._life
-
-    async def _call(self, *command: bytes | Step | int) -> Reply:
-        return await self.line.call(*command, within=self.line.patience(self.settings.patience))
-
-    async def _back(self) -> None:
-        """Wait until Redis is back, and owners have given back what it forgot."""
-        outages = self._served.outages
-        while self.line.is_away or outages.left > 0:
-            if self.line.is_away:
-                await self.line.call(PROBE, 0, within=None)
-            await asyncio.sleep(outages.left)
-
-    def _remember(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def _drop(self, claim: RedisClaim) -> None:
-        if self.claims.get(claim.head.turn) is claim:
-            del self.claims[claim.head.turn]
-        if self._life is not None:
-            self._life.connections.leases.remove(claim)
-
-    async def _opened(self, head: TurnHead) -> Look | None:
-        state = await when(self, head, lambda state: state.phase != "claimed")
-        return state if state.phase else None
-
-    async def _copied(self, head: TurnHead, state: Look) -> Reader | None:
-        copy = self.copies.get(head.turn)
-        if copy is None:
-            if sum(other.log.size for other in self.copies.values()) > self.settings.most_copied:
-                raise StoreAwayError
-            copy = self.copies[head.turn] = Copy(self, head)
-        # It counts while the copy is loaded, so that nobody drops it.
-        reader = copy.reader()
-        try:
-            await copy.loaded()
-            # One that others follow may be behind what whoever comes has read elsewhere.
-            await copy.reach(state)
-        except BaseException:
-            reader.leave()
-            raise
-        if copy.is_lost:
-            reader.leave()
-            return None
-        return reader
+    async def _call(self, *command: Part) -> Reply:
+        pipeline = self.served.worker.pipeline
+        return await pipeline.call(*command, within=pipeline.patience(self.settings.patience))
 
 
 class _Served:
-    """What a store has while it is served."""
-
-    def __init__(self, store: RedisTurnStore, url: str, lost: Lost) -> None:
-        self.outages = Outages(store)
-        self.taking = TakeOver(store, lost, self.outages)
-        self.notices = Notices(store, self.taking, self.outages)
-        self.connections = Connections(url, store.settings.lease, lambda: store.meter, self.notices)
+    def __init__(self, worker: Worker, lost: Lost) -> None:
+        self.worker = worker
+        self.turns = LocalTurns(worker)
+        self.reaper = Reaper(worker, self.turns, lost)
 
 
-async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
-    try:
-        await work
-    except StoreAwayError:
-        pass
-    # Nobody waits for it who could be told.
-    except Exception:  # noqa: BLE001
-        _log.exception("what a turn left to do has failed")
+class _NoMeter:
+    def appended(self, seconds: float) -> None: ...
+
+    def store_failed(self) -> None: ...
+
+    def lagged(self, chunks: int) -> None: ...
+
+    def turn_orphaned(self) -> None: ...
+
+
+async def _over(claim: RedisClaim) -> None:
+    """Wait until the claim is released or fenced."""
+    while not claim.is_over:
+        await claim.moved.wait()
+
+
+def _is_not_claimed(status: TurnStatus) -> bool:
+    return status.phase != "claimed"
+
+
+def _head(value: bytes) -> TurnHead:
+    return msgspec.json.decode(value, type=TurnHead)

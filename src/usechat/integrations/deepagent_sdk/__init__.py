@@ -1,0 +1,1 @@
+"""DeepAgent: objects with `stream_with_events`."""
