@@ -7,8 +7,7 @@ from usechat.events import Mapper
 from usechat.events.mapper import TranslatingMapper
 from usechat.integrations.agent_ops import options as agent_ops
 from usechat.integrations.agent_ops.translator import AgentOpsLog
-from usechat.integrations.deepagent_sdk import options as deepagent_sdk
-from usechat.integrations.deepagent_sdk.mapper import DeepAgentMapper
+from usechat.integrations.deepagent_sdk import translator as deepagent_sdk
 from usechat.integrations.langgraph import translator as langgraph
 from usechat.integrations.open_harness import translator as open_harness
 from usechat.protocol.writer import MessageWriter
@@ -22,7 +21,9 @@ SOURCES: Final[dict[str, Source]] = {
         open_harness.OpenHarnessTranslator(open_harness.read_options(options)), writer
     ),
     "agent-ops": lambda writer, options: TranslatingMapper(AgentOpsLog(agent_ops.read_options(options)), writer),
-    "deep-agent": lambda writer, options: DeepAgentMapper(writer, deepagent_sdk.read_options(options)),
+    "deep-agent": lambda writer, options: TranslatingMapper(
+        deepagent_sdk.DeepAgentLog(deepagent_sdk.read_options(options)), writer
+    ),
     "langgraph": lambda writer, options: TranslatingMapper(
         langgraph.LangGraphTranslator(langgraph.read_options(options)), writer
     ),
