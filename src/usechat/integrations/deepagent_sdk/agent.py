@@ -4,7 +4,7 @@ import asyncio
 import copy
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from usechat.errors import UsechatError
@@ -13,12 +13,10 @@ from usechat.integrations import load_integration
 from usechat.integrations.deepagent_sdk.events import Event, is_abort, kind_of
 from usechat.integrations.deepagent_sdk.pace import paced
 from usechat.integrations.deepagent_sdk.translator import (
-    DeepAgentLog,
     DeepAgentOptions,
     DeepAgentTranslator,
     Shown,
     SourceForm,
-    read_options,
 )
 from usechat.turns.chat import Approval, Chat
 from usechat.turns.pump import closing_events
@@ -63,10 +61,6 @@ class DeepAgent:
     @classmethod
     def wrap(cls, thing: object) -> Any:
         return thing.serving if isinstance(thing, cls) else cls(thing) if is_deep_agent(thing) else None
-
-    @classmethod
-    def log_translator(cls, options: Mapping[str, Any]) -> Translator[Event]:
-        return DeepAgentLog(read_options(options))
 
     def __init__(
         self,

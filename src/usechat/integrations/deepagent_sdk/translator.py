@@ -38,7 +38,15 @@ from usechat.integrations.deepagent_sdk.side_events import OpenCalls, SideEventB
 from usechat.protocol import chunks as c
 from usechat.protocol.messages import IDENTIFIER, UIMessage, is_tool_call, tool_name
 
-__all__ = ["DeepAgentLog", "DeepAgentOptions", "DeepAgentTranslator", "Shown", "SourceForm", "read_options"]
+__all__ = [
+    "DeepAgentLog",
+    "DeepAgentOptions",
+    "DeepAgentTranslator",
+    "Shown",
+    "SourceForm",
+    "log_translator",
+    "read_options",
+]
 
 _Said: TypeAlias = Iterable[e.AgentEvent]
 Shown: TypeAlias = Literal["all", "critical"] | Collection[str]
@@ -202,7 +210,8 @@ class DeepAgentTranslator:
 
     def _go_on(self, part: Mapping[str, Any]) -> None:
         self._continues = True
-        call_id, approval = part["toolCallId"], part.get("approval") or {}
+        call_id: str = part["toolCallId"]
+        approval: Mapping[str, Any] = part.get("approval") or {}
         if "id" in approval:
             self._approval_ids.add(approval["id"])
         if part["state"] == "approval-responded" and approval["approved"]:
@@ -339,7 +348,9 @@ class DeepAgentTranslator:
         return (source,) if "source" in self._shown else ()
 
     def _usage(self, event: Event) -> _Said:
-        told = {name: count for name, path in _COUNTS.items() if (count := _count(event, path)) is not None}
+        told: dict[str, Any] = {
+            name: count for name, path in _COUNTS.items() if (count := _count(event, path)) is not None
+        }
         self._used = self._used or bool(told)
         return (e.Usage(**told),) if told else ()
 
@@ -405,6 +416,15 @@ class DeepAgentLog:
     def _all(self, events: Iterable[Event]) -> Iterator[e.AgentEvent]:
         for event in events:
             yield from self._translator.translate(event)
+
+
+def log_translator(options: Mapping[str, Any]) -> DeepAgentLog:
+    """The translator of a recorded log.
+
+    Raises:
+        ValueError: there is no such option, or it cannot have that value.
+    """
+    return DeepAgentLog(read_options(options))
 
 
 def _args(event: Event) -> Any:
