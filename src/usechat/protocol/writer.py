@@ -246,11 +246,15 @@ class MessageWriter:
         self._put(c.MessageMetadata(_sendable(value, self._limit, "message-metadata")))
         return self._take()
 
-    def step(self) -> list[c.Chunk]:
-        """Begin a new step, as soon as no tool input is streaming; one that has nothing to show yet is new enough."""
+    def step(self, *, lazy: bool = False) -> list[c.Chunk]:
+        """Begin a new step, as soon as no tool input is streaming; one that has nothing to show yet is new enough.
+
+        A `lazy` step begins with its first content.
+        """
         self._step_asked = self.state.shown == self.state.step or self.state.phase != "step"
         self._consider_step()
-        if self._step_due:
+        self._flow_lane = None
+        if self._step_due and not lazy:
             self._next_step()
         return self._take()
 
