@@ -55,9 +55,6 @@ class EventMapper:
     uses the id of a call that is over, or that has another input for one of the continued message, means another call.
     """
 
-    # A `str` is text of the answer, which may take the short way past `map`.
-    texts: ClassVar[bool] = True
-
     def __init__(self, writer: MessageWriter, *, repeats: bool = False) -> None:
         self._writer = writer
         self._repeats = repeats
