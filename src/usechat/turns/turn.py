@@ -9,7 +9,7 @@ States. A turn is *running* until its `outcome` is chosen, once, by the first of
 - the clocks `idle` and `total`, a reader that was cut off, or an answer that became too large: "error";
 - another owner that has taken the turn over: "lost".
 
-Then it is *ended*: its output is closed, `last` has the frames that end the message, and `_chosen` wakes the life.
+Then it is *ended*: its output is closed, `last` has the frames that end the message, and `chosen` wakes the life.
 Nothing of `last` is in the log yet; the life seals it there.
 
 Threads and locks. `outcome`, `last` and `stopped` are set together with the output's `closed`, under the output's
@@ -75,7 +75,6 @@ class Turn(Output):
     __slots__ = (
         "__weakref__",
         "_cancelled_at",
-        "_chosen",
         "_clocks",
         "_count",
         "_frames",
@@ -87,6 +86,7 @@ class Turn(Output):
         "_thread",
         "_unanswered",
         "_wrote",
+        "chosen",
         "claim",
         "is_taken_here",
         "last",
@@ -113,9 +113,10 @@ class Turn(Output):
         self._texts: list[str] = []
         self._wrote = 0.0
         # Calls that the browser was to answer and did not.
-        self._unanswered = {call.id for call in writer.state.open_calls() if call.state == "available"}
+        self._unanswered = tuple(call.id for call in writer.state.open_calls() if call.state == "available")
         self._clocks = Clocks(settings.turn, self._expired, self._may_be_silent)
-        self._chosen: asyncio.Future[Outcome] = self._loop.create_future()
+        # Gets the outcome in the event loop.
+        self.chosen: asyncio.Future[Outcome] = self._loop.create_future()
         self._task: asyncio.Task[None] | None = None
         self._cancelled_at: float | None = None
         self._is_waking = False
@@ -127,14 +128,6 @@ class Turn(Output):
         if self.outcome is None:
             self.write(self.writer.start)
             self._task = asyncio.create_task(self._run(drive))
-
-    async def ended(self) -> Outcome:
-        """Wait for the outcome. The end of the event loop, which cancels all tasks, stops the turn."""
-        try:
-            return await self._chosen
-        except asyncio.CancelledError:
-            self.stop("shutdown")
-            return self.outcome or "stopped"
 
     @property
     def message(self) -> UIMessage:
@@ -369,8 +362,8 @@ class Turn(Output):
         elif task is not None and cut_off:
             # It may clean up first.
             self._loop.call_later(_WIND_DOWN, task.cancel)
-        if not self._chosen.done():
-            self._chosen.set_result(outcome)
+        if not self.chosen.done():
+            self.chosen.set_result(outcome)
 
     def _expired(self, clock: Clock) -> None:
         if clock == "linger" and self.claim.log.last_cut:
