@@ -135,7 +135,7 @@ def test_a_sub_agent_works_while_one_of_its_tools_runs() -> None:
         sub(e.Text("")),
     ):
         list(mapper.map(event))
-        working.append(written.working == {"s"})
+        working.append(list(written.working) == ["s"])
     assert working == [False, True, True, True, False, True, False, True]
 
 

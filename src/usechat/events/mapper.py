@@ -57,36 +57,34 @@ class EventMapper:
     uses the id of a call that is over, or that has another input for one of the continued message, means another call.
     """
 
-    # A `str` is text of the answer, which may take the short way past `map`.
-    texts: ClassVar[bool] = True
-
     def __init__(self, writer: MessageWriter, *, repeats: bool = False) -> None:
         self._writer = writer
         self._repeats = repeats
         self._state = writer.state
         self._texts: dict[str, _Said] = {}
         self._reasonings: dict[str, _Said] = {}
-        self._continued = frozenset(self._state.calls)
+        # Dicts of None, since most turns leave these sets empty, and an empty set takes three times as much memory.
+        self._continued = dict.fromkeys(self._state.calls)
         # The step in which each call ended, by the id that the agent knows it by.
         self._ended: dict[str, tuple[int, int]] = {}
         # How many lazy steps were asked for. The last one may not have begun yet.
         self._lazy_steps = 0
         # The calls of the continued message whose result may be what a pause said, by the ids of the message.
-        self._paused = {call.id for call in self._state.here if call.state == "done"}
+        self._paused = dict.fromkeys(call.id for call in self._state.here if call.state == "done")
         self._progresses: dict[str, _Progress] = {}
         # The key and the name of each call for which no result came, also of those that `EndCalls` has closed.
         self._waiting: dict[str, tuple[str, str]] = {}
         # The open calls that are not shown, unless the user is asked about them.
         self._hidden: dict[str, e.ToolCall] = {}
-        self._sources: set[object] = set()
+        self._sources: dict[object, None] = {}
         self._sub_agents: dict[str, _SubAgentPart] = {}
         # The ids of calls inside sub-agents that are in the message, since the user was asked about them.
-        self._inside: set[str] = set()
+        self._inside: dict[str, None] = {}
         continues = writer.continues
         for part in () if continues is None else continues.parts:
             if part["type"] == "data-subagent":
                 self._find_inside(f"{part.get('id')}:")
-        self._usage = _UsageTotals(None if continues is None else continues.metadata)
+        self._usage: _UsageTotals | None = None
         self._finish: e.Finish | None = None
 
     def map(self, event: e.AgentEvent) -> Iterable[c.Chunk]:
@@ -179,7 +177,7 @@ class EventMapper:
             return []
         if event.hidden:
             self._hidden.setdefault(event.id, event)
-            self._writer.working.add(event.id)
+            self._writer.working[event.id] = None
             return []
         event = self._take_hidden(event.id) or event
         self._begin_call(event)
@@ -297,12 +295,15 @@ class EventMapper:
         self._finish = e.Finish("other")
 
     def _used(self, event: e.Usage) -> Iterable[c.Chunk]:
+        if self._usage is None:
+            continues = self._writer.continues
+            self._usage = _UsageTotals(None if continues is None else continues.metadata)
         self._usage.add(event)
         # Usage that is told again and again waits for the next step or the end.
         return () if event.key else self._tell_usage()
 
     def _tell_usage(self) -> list[c.Chunk]:
-        metadata = self._usage.take() if self._usage.is_new else None
+        metadata = self._usage.take() if self._usage is not None and self._usage.is_new else None
         return self._writer.metadata(metadata) if metadata else []
 
     def _source(self, event: e.Source) -> list[c.Chunk]:
@@ -315,7 +316,7 @@ class EventMapper:
     def _once(self, source: object, write: Callable[[], list[c.Chunk]]) -> list[c.Chunk]:
         if source in self._sources:
             return []
-        self._sources.add(source)
+        self._sources[source] = None
         return write()
 
     def _file(self, event: e.File) -> list[c.Chunk]:
@@ -386,7 +387,7 @@ class EventMapper:
         match inner:
             case e.ApprovalRequest():
                 call_id = f"{event.id}:{inner.call_id}"
-                self._inside.add(inner.call_id)
+                self._inside[inner.call_id] = None
                 if self._call(call_id) is None and (asked := part.call(inner.call_id)) is not None:
                     yield from self.map(_named(event.id, asked))
                 yield from self.map(_named(event.id, inner))
@@ -409,7 +410,9 @@ class EventMapper:
         return self._state.calls.get(self._writer.wire_id(call_id))
 
     def _find_inside(self, prefix: str) -> None:
-        self._inside.update(one.removeprefix(prefix) for one in self._state.calls if one.startswith(prefix))
+        for call_id in self._state.calls:
+            if call_id.startswith(prefix):
+                self._inside[call_id.removeprefix(prefix)] = None
 
     def _is_anothers(self, call: Call | None) -> bool:
         """Whether a framework tells of a call that is not this message's."""
@@ -423,12 +426,12 @@ class EventMapper:
         return call is not None and call.state == "requested" and self._repeats
 
     def _take_hidden(self, call_id: str) -> e.ToolCall | None:
-        self._writer.working.discard(call_id)
+        self._writer.working.pop(call_id, None)
         return self._hidden.pop(call_id, None)
 
     def _note_end(self, call_id: str) -> None:
         self._ended[call_id] = self._now
-        self._paused.discard(self._writer.wire_id(call_id))
+        self._paused.pop(self._writer.wire_id(call_id), None)
         self._progresses.pop(call_id, None)
 
     def _is_repeated(self, call_id: str) -> bool:
@@ -679,7 +682,10 @@ class _SubAgentPart:
             is_news = self._hear(event.event) or is_news
         if is_news:
             is_working = event.status == "running" and any(one["state"] == "running" for one in self._tools.values())
-            (self._writer.working.add if is_working else self._writer.working.discard)(event.id)
+            if is_working:
+                self._writer.working[event.id] = None
+            else:
+                self._writer.working.pop(event.id, None)
         return self._tell() if is_news else []
 
     def tell_rest(self) -> list[c.Chunk]:

@@ -206,7 +206,13 @@ class Turns:
         turn.start(partial(self._drive, self._chat(pending, turn), turn))
         # The request, with all its messages, is not needed while the agent works.
         del pending, began, reader, queue
-        outcome, is_ours = await turn.ended(), False
+        try:
+            outcome = await turn.chosen
+        except asyncio.CancelledError:
+            # The event loop ends, which cancels all tasks.
+            turn.stop("shutdown")
+            outcome = turn.outcome or "stopped"
+        is_ours = False
         try:
             is_ours = outcome != "lost" and await self._end(turn.claim, turn.last, outcome, turn.message, turn)
         finally:
