@@ -1,11 +1,13 @@
 """What an agent is given: the chat that it answers."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from usechat.protocol.chunks import Chunk, FinishReason
@@ -16,9 +18,40 @@ from usechat.protocol.requests import Trigger
 from usechat.stores import StopReason
 from usechat.turns.output import Output
 
-__all__ = ["Approval", "Chat", "ChatWriter", "Request", "RunOptions", "ToolAnswer"]
+__all__ = [
+    "NO_STATE",
+    "STATE_LIMIT",
+    "Approval",
+    "Chat",
+    "ChatState",
+    "ChatWriter",
+    "Request",
+    "RunOptions",
+    "ToolAnswer",
+]
 
 _T = TypeVar("_T")
+
+_log = logging.getLogger("usechat")
+
+NO_STATE: Final = b"null"
+"""The JSON of a state that nobody has set."""
+
+STATE_LIMIT: Final = 1024 * 1024
+"""How many bytes of JSON `chat.state` may take."""
+
+_NOT_JSON: Final = (
+    "chat.state must be JSON: dicts whose keys are strings, lists, strings, finite numbers, True, False and None. "
+    "Convert what you keep there, for example with model_dump(mode='json')."
+)
+_TOO_LARGE: Final = (
+    "chat.state must be at most 1 MB as JSON, and this is {:,} bytes. Keep large values in a database of your own, and "
+    "their ids here."
+)
+_KEPT_NOWHERE: Final = (
+    "chat.state cannot be set here, because nothing keeps it. Serve the agent with chats in memory or in a database: "
+    'history="client", flows, AgentTransport and a HistoryStore without keeps_state keep no state.'
+)
 
 
 class ToolAnswer(Struct, frozen=True):
@@ -61,6 +94,74 @@ class RunOptions(Struct, frozen=True):
     thread_id: str | None = None
 
 
+class ChatState:
+    """`chat.state` in one turn: decoded when the agent reads it first, and encoded when the turn has ended.
+
+    Any thread may use it. The lock of the output guards all fields.
+    """
+
+    __slots__ = ("_before", "_is_decoded", "_output", "_value")
+
+    def __init__(self, output: Output, before: bytes | None) -> None:
+        """Begin with the JSON that the turn before left; None if nothing keeps it."""
+        self._output = output
+        self._before = before
+        self._is_decoded = False
+        self._value: Any = None
+
+    @property
+    def value(self) -> Any:
+        with self._output.lock:
+            if not self._is_decoded and self._before is not None:
+                self._value = msgspec.json.decode(self._before)
+                self._is_decoded = True
+            return self._value
+
+    def replace(self, value: Any) -> None:
+        """Replace the value, unless the turn has ended.
+
+        Raises:
+            RuntimeError: Nothing keeps it.
+            TypeError: It is no JSON.
+            ValueError: It takes more than 1 MB.
+        """
+        if self._before is None:
+            raise RuntimeError(_KEPT_NOWHERE)
+        _encode_state(value)
+        with self._output.lock:
+            if not self._output.closed:
+                self._value, self._is_decoded = value, True
+            elif self._output.stopped is None:
+                _log.warning("chat.state was set after the end of its message, and is not stored: set it before")
+
+    def changed(self) -> bytes | None:
+        """The JSON of the value, if the agent has replaced or changed it."""
+        with self._output.lock:
+            if not self._is_decoded:
+                return None
+            try:
+                encoded = _encode_state(self._value)
+            except (TypeError, ValueError) as error:
+                # The agent has changed the value in place.
+                _log.error("chat.state stays as it was before the turn: %s", error)
+                return None
+            return None if encoded == self._before else encoded
+
+
+def _encode_state(value: Any) -> bytes:
+    try:
+        encoded = msgspec.json.encode(value)
+        # What the next turn reads must be what this one has set.
+        is_json = msgspec.json.decode(encoded) == value
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise TypeError(_NOT_JSON) from error
+    if not is_json:
+        raise TypeError(_NOT_JSON)
+    if len(encoded) > STATE_LIMIT:
+        raise ValueError(_TOO_LARGE.format(len(encoded)))
+    return encoded
+
+
 class Chat:
     """One turn of a chat, as its agent sees it.
 
@@ -75,6 +176,7 @@ class Chat:
         "_load",
         "_loop",
         "_output",
+        "_state",
         "_thread",
         "admitted",
         "approvals",
@@ -105,6 +207,7 @@ class Chat:
         tool_results: list[ToolAnswer] | None = None,
         approvals: list[Approval] | None = None,
         admitted: Any = None,
+        state: ChatState | None = None,
         load: Callable[[], Awaitable[list[UIMessage]]] | None = None,
     ) -> None:
         self.id = id
@@ -120,6 +223,7 @@ class Chat:
         self.admitted = admitted
         self.write = ChatWriter(output)
         self._output = output
+        self._state = ChatState(output, None) if state is None else state
         self._load = load
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -131,6 +235,24 @@ class Chat:
     @property
     def stopped(self) -> StopReason | None:
         return self._output.stopped
+
+    @property
+    def state(self) -> Any:
+        """A JSON value of up to 1 MB that the chat keeps from turn to turn; None until an agent sets it.
+
+        What is set, or changed in place, is stored with the answer, also if that ends with an error or is stopped. It
+        also goes with the answer: a regeneration and an edit see the state from before the answers that they replace.
+
+        Raises:
+            RuntimeError: It is set, and nothing keeps it, as with `history="client"`, where it reads None.
+            TypeError: What is set is no JSON.
+            ValueError: What is set takes more than 1 MB.
+        """
+        return self._state.value
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._state.replace(value)
 
     async def history(self) -> list[UIMessage]:
         """All messages of the chat, of which the last is the one to answer; from then on `messages` has them, too."""
