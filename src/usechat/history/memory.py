@@ -9,21 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from usechat.errors import TailChangedError
-from usechat.history.store import (
-    IDS_REPEAT,
-    SOMEBODY_ELSES,
-    ChatEntry,
-    StoredChat,
-    Tail,
-    check_answer,
-    check_begin,
-    decode,
-    decode_checked,
-    missing,
-    place_of,
-    read_place,
-    title_of,
-)
+from usechat.history import store
+from usechat.history.store import ChatEntry, StoredChat, Tail
 from usechat.protocol.messages import Role, UIMessage
 
 __all__ = ["MemoryHistory"]
@@ -62,12 +49,12 @@ class MemoryHistory:
     async def begin(
         self, chat_id: str, owner: str, turn_id: str, *, after: Tail, keep: int, new: Sequence[UIMessage], epoch: int
     ) -> None:
-        check_begin(after, keep, new)
+        store.check_begin(after, keep, new)
         chat = self._own(chat_id, owner)
         if chat.tail != after:
             raise TailChangedError
         if any(chat.positions.get(message.id, keep) < keep for message in new):
-            raise ValueError(IDS_REPEAT)
+            raise ValueError(store.IDS_REPEAT)
         written = time.time()
         rows = [_row(message, turn_id, epoch, written) for message in new]
         if not rows:
@@ -83,7 +70,7 @@ class MemoryHistory:
         chat.replace(keep, rows)
         chat.updated = written
         if keep == 0 and new:
-            chat.title = title_of(new)
+            chat.title = store.title_of(new)
         if chat_id not in self._chats:
             chat.number, chat.created = next(self._numbers), chat.updated
             self._chats[chat_id] = chat
@@ -92,7 +79,7 @@ class MemoryHistory:
         self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None, state: bytes | None = None
     ) -> bool:
         if message is not None and message.parts:
-            check_answer(message)
+            store.check_answer(message)
         chat = self._chats.get(chat_id)
         mine = chat.turns.get(turn_id) if chat is not None else None
         if chat is None or mine is None or chat.rows[mine].epoch > epoch:
@@ -126,7 +113,7 @@ class MemoryHistory:
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
     ) -> list[UIMessage]:
         first, rows = self._own(chat_id, owner).slice(before, limit)
-        return [decode(chat_id, n, row.body) for n, row in enumerate(rows, first)]
+        return [store.decode(chat_id, n, row.body) for n, row in enumerate(rows, first)]
 
     async def load_json(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
@@ -137,7 +124,7 @@ class MemoryHistory:
     async def chats(self, owner: str, *, after: str | None = None, limit: int = 50) -> list[ChatEntry]:
         own = (chat for chat in self._chats.values() if chat.owner == owner)
         if after is not None:
-            place = read_place(after)
+            place = store.read_place(after)
             own = (chat for chat in own if (chat.updated, chat.number) < place)
         return [chat.entry() for chat in nlargest(limit, own, key=lambda chat: (chat.updated, chat.number))]
 
@@ -150,7 +137,7 @@ class MemoryHistory:
         if chat is None:
             return _Chat(chat_id, owner)
         if chat.owner != owner:
-            raise PermissionError(SOMEBODY_ELSES)
+            raise PermissionError(store.SOMEBODY_ELSES)
         return chat
 
 
@@ -174,7 +161,9 @@ class _Chat:
         return Tail(len(self.rows), self.rows[-1].turn, self.rows[-1].written) if self.rows else Tail(0)
 
     def entry(self) -> ChatEntry:
-        return ChatEntry(self._chat_id, self.title, self.created, self.updated, place_of(self.updated, self.number))
+        return ChatEntry(
+            self._chat_id, self.title, self.created, self.updated, store.place_of(self.updated, self.number)
+        )
 
     def find(self, message_id: str) -> int | None:
         return self.positions.get(message_id)
@@ -183,7 +172,7 @@ class _Chat:
         return self._at(position).role
 
     def message(self, position: int) -> UIMessage:
-        return decode_checked(self._chat_id, position, self._at(position).body)
+        return store.decode_checked(self._chat_id, position, self._at(position).body)
 
     def last_user(self, before: int) -> UIMessage | None:
         users = (n for n in range(min(before, len(self.rows)) - 1, -1, -1) if self.rows[n].role == "user")
@@ -212,7 +201,7 @@ class _Chat:
 
     def _at(self, position: int) -> _Row:
         if not 0 <= position < len(self.rows):
-            raise missing(self._chat_id, position)
+            raise store.missing(self._chat_id, position)
         return self.rows[position]
 
 

@@ -13,21 +13,8 @@ from sqlalchemy.exc import IntegrityError
 
 from usechat.database import Database, insert_into, metadata
 from usechat.errors import TailChangedError
-from usechat.history.store import (
-    IDS_REPEAT,
-    SOMEBODY_ELSES,
-    ChatEntry,
-    StoredChat,
-    Tail,
-    check_answer,
-    check_begin,
-    decode,
-    decode_checked,
-    missing,
-    place_of,
-    read_place,
-    title_of,
-)
+from usechat.history import store
+from usechat.history.store import ChatEntry, StoredChat, Tail
 from usechat.protocol.messages import Role, UIMessage
 
 __all__ = ["History"]
@@ -161,11 +148,11 @@ class History:
     async def begin(
         self, chat_id: str, owner: str, turn_id: str, *, after: Tail, keep: int, new: Sequence[UIMessage], epoch: int
     ) -> None:
-        check_begin(after, keep, new)
+        store.check_begin(after, keep, new)
         turn: _Values = {"turn": turn_id, "epoch": epoch, "written": time.time(), "is_answer": False}
         chat: _Values = {"updated": turn["written"]}
         if keep == 0:
-            chat["title"] = title_of(new)
+            chat["title"] = store.title_of(new)
         rows = [{**turn, **_values(message), "position": n} for n, message in enumerate(new, keep)]
 
         def begin(connection: Connection) -> None:
@@ -188,7 +175,7 @@ class History:
         try:
             await self._database.run(begin)
         except IntegrityError as error:
-            raise ValueError(IDS_REPEAT) from error
+            raise ValueError(store.IDS_REPEAT) from error
 
     async def end(
         self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None, state: bytes | None = None
@@ -196,7 +183,7 @@ class History:
         left: _Values = {} if state is None else {"state": state.decode()}
         answer: _Values = {}
         if message is not None and message.parts:
-            check_answer(message)
+            store.check_answer(message)
             turn: _Values = {"turn": turn_id, "epoch": epoch, "written": time.time(), "is_answer": True}
             answer = {**turn, **_values(message), **left}
         try:
@@ -212,7 +199,9 @@ class History:
     async def load(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
     ) -> list[UIMessage]:
-        return await self._load(chat_id, owner, before, limit, lambda row: decode(chat_id, row.position, row.body))
+        return await self._load(
+            chat_id, owner, before, limit, lambda row: store.decode(chat_id, row.position, row.body)
+        )
 
     async def load_json(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
@@ -228,7 +217,7 @@ class History:
         )
 
     async def chats(self, owner: str, *, after: str | None = None, limit: int = 50) -> list[ChatEntry]:
-        updated, number = (_LATEST, _ALL) if after is None else read_place(after)
+        updated, number = (_LATEST, _ALL) if after is None else store.read_place(after)
         bounds = {"owner": owner, "updated": updated, "number": number, "limit": limit}
         return await self._database.read(lambda connection: [_entry(row) for row in connection.execute(_LIST, bounds)])
 
@@ -258,11 +247,11 @@ class _Stored:
         return self._at(_ROLE, position)
 
     def message(self, position: int) -> UIMessage:
-        return decode_checked(self._chat_id, position, self._at(_BODY, position))
+        return store.decode_checked(self._chat_id, position, self._at(_BODY, position))
 
     def last_user(self, before: int) -> UIMessage | None:
         row = self._connection.execute(_LAST_USER, {"number": self._number, "before": before, "limit": 1}).first()
-        return None if row is None else decode_checked(self._chat_id, row.position, row.body)
+        return None if row is None else store.decode_checked(self._chat_id, row.position, row.body)
 
     def state(self, before: int) -> bytes | None:
         if self._last_state is None:
@@ -280,14 +269,14 @@ class _Stored:
     def _at(self, query: sa.Select[Any], position: int) -> Any:
         value = self._connection.scalar(query, {"number": self._number, "at": position})
         if value is None:
-            raise missing(self._chat_id, position)
+            raise store.missing(self._chat_id, position)
         return value
 
 
 def _entry(row: _Row) -> ChatEntry:
     # SQLite gives the time without its zone.
     created = row.created if row.created.tzinfo is not None else row.created.replace(tzinfo=UTC)
-    return ChatEntry(row.chat_id, row.title, created.timestamp(), row.updated, place_of(row.updated, row.number))
+    return ChatEntry(row.chat_id, row.title, created.timestamp(), row.updated, store.place_of(row.updated, row.number))
 
 
 def _values(message: UIMessage) -> _Values:
@@ -300,7 +289,7 @@ def _open(connection: Connection, chat_id: str, owner: str) -> tuple[int, Tail, 
     if chat is None:
         return None
     if chat.owner != owner:
-        raise PermissionError(SOMEBODY_ELSES)
+        raise PermissionError(store.SOMEBODY_ELSES)
     tail = Tail(0) if chat.position is None else Tail(chat.position + 1, chat.turn, chat.written)
     return chat.number, tail, chat.last_state
 

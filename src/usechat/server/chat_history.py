@@ -242,22 +242,13 @@ class ClientHistory:
     async def end(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
         pass
 
-    async def load(self, head: TurnHead) -> list[UIMessage]:
-        raise _keeps_none()
+    async def _keeps_none(self, *_: Any, **__: Any) -> Any:
+        raise _no_messages()
 
-    async def messages(
-        self, chat_id: str, owner: str, before: str | None, limit: int | None
-    ) -> list[tuple[str, bytes]]:
-        raise _keeps_none()
-
-    async def chats(self, owner: str, after: str | None, limit: int) -> list[ChatEntry]:
-        raise _keeps_none()
+    load = messages = chats = delete = _keeps_none
 
     def check_keeps(self) -> None:
-        raise _keeps_none()
-
-    async def delete(self, chat_id: str, owner: str) -> bool:
-        raise _keeps_none()
+        raise _no_messages()
 
     def writer(self, head: TurnHead, continues: UIMessage | None, value_limit: int) -> MessageWriter:
         return MessageWriter(
@@ -280,7 +271,7 @@ ChatHistory: TypeAlias = ServerHistory | ClientHistory
 """Says what of a request is believed, and keeps what is to be kept of a turn: a `TurnHistory`, and more."""
 
 
-def _keeps_none() -> RequestError:
+def _no_messages() -> RequestError:
     return RequestError("This server keeps no messages.", status=404)
 
 

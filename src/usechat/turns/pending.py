@@ -53,20 +53,6 @@ class PendingTurn:
     set before it is open is stopped as soon as it is.
     """
 
-    __slots__ = (
-        "address",
-        "admission",
-        "admitted",
-        "arrived",
-        "asked",
-        "head",
-        "regenerates",
-        "request",
-        "stopped",
-        "user",
-        "writing",
-    )
-
     admission: Admission
 
     def __init__(
