@@ -102,7 +102,7 @@ class TurnEndpoint:
         finally:
             self._is_served = False
 
-    async def _answer(self, route: Callable[[Request], Awaitable[Found]], request: Request) -> Response:
+    async def _respond(self, route: Callable[[Request], Awaitable[Found]], request: Request) -> Response:
         """Call the route; whatever it raises becomes a refusal."""
         arrived = time.monotonic()
 
@@ -202,7 +202,7 @@ class ChatEndpoint(TurnEndpoint):
         """
         if user is not UNSET:
             request.scope[USER] = user
-        return await self._answer(self._post, request)
+        return await self._respond(self._post, request)
 
     # FastAPI makes a parameter of the query of each one that it sees, and then anybody could name the user.
     vars()["respond"].__signature__ = inspect.Signature(
@@ -227,13 +227,13 @@ class ChatEndpoint(TurnEndpoint):
         check_path(path)
         sockets = ChatSockets(self.chats, self._user, self._limits, self._stream, origins=self._origins)
         return [
-            _Route(path, partial(self._answer, self._post), methods=["POST"]),
+            _Route(path, partial(self._respond, self._post), methods=["POST"]),
             WebSocketRoute(f"{path}/ws", sockets.serve),
-            _Route(f"{path}/{{chat_id:path}}/stream", partial(self._answer, self._resume), methods=["GET"]),
-            _Route(f"{path}/{{chat_id:path}}/stop", partial(self._answer, self._stop), methods=["POST"]),
-            _Route(f"{path}/{{chat_id:path}}/messages", partial(self._answer, self._messages), methods=["GET"]),
-            _Route(f"{path}/{{chat_id:path}}", partial(self._answer, self._delete), methods=["DELETE"]),
-            _Route(f"{path}s", partial(self._answer, self._list), methods=["GET"]),
+            _Route(f"{path}/{{chat_id:path}}/stream", partial(self._respond, self._resume), methods=["GET"]),
+            _Route(f"{path}/{{chat_id:path}}/stop", partial(self._respond, self._stop), methods=["POST"]),
+            _Route(f"{path}/{{chat_id:path}}/messages", partial(self._respond, self._messages), methods=["GET"]),
+            _Route(f"{path}/{{chat_id:path}}", partial(self._respond, self._delete), methods=["DELETE"]),
+            _Route(f"{path}s", partial(self._respond, self._list), methods=["GET"]),
         ]
 
     def router(self, path: str = "/api/chat") -> "APIRouter":
