@@ -324,43 +324,31 @@ def prompt_of(request: ChatRequest) -> Prompt | None:
     if message.role != "user":
         raise RequestError("The last message must be from the user or the assistant.")
     text = "\n".join(part["text"] for part in message.parts if part["type"] == "text")
-    files = [part for part in message.parts if part["type"] == "file"]
-    _check_size(files)
-    attachments = tuple(_attachment(file, number) for number, file in enumerate(files, 1))
+    attachments, total = list[dict[str, str]](), 0
+    for number, file in enumerate((part for part in message.parts if part["type"] == "file"), 1):
+        total += len(file["url"])
+        attachments.append(_attachment(file, number, total))
     if not text.strip() and not attachments:
         raise RequestError("The message has neither text nor files.")
-    return Prompt(message.id or new_id(), text, attachments)
+    return Prompt(message.id or new_id(), text, tuple(attachments))
 
 
-def _check_size(files: list[dict[str, Any]]) -> None:
-    total = 0
-    for number, file in enumerate(files, 1):
-        size = len(file["url"])
-        total += size
-        if number > _MOST_FILES:
-            problem = f"is one too many: a message may have {_MOST_FILES} files"
-        elif size > _MOST_CHARACTERS:
-            problem = f"is larger than {_MOST_CHARACTERS:,} characters"
-        elif total > _MOST_IN_ALL:
-            problem = f"makes the files together larger than {_MOST_IN_ALL:,} characters"
-        else:
-            continue
-        raise RequestError(f"{_called(file, number)} {problem}.", status=413)
-
-
-def _attachment(file: dict[str, Any], number: int) -> dict[str, str]:
-    mime, url, name = file["mediaType"], file["url"], file.get("filename")
-    if not _TAKEN.match(url, 0, _LONGEST_HEAD) or not mime.lower().startswith(("image/", "audio/")):
-        raise RequestError(
-            f"{_called(file, number)} cannot be sent: sessions take images and audio, as base64 data URLs.", status=415
-        )
-    attachment = {"type": "file", "mime": mime, "url": url}
-    return {**attachment, "filename": name} if isinstance(name, str) else attachment
-
-
-def _called(file: dict[str, Any], number: int) -> str:
-    name = file.get("filename")
-    return f"The file {name!r:.80}" if isinstance(name, str) and name else f"File {number}, {file['mediaType']!r:.60},"
+def _attachment(file: dict[str, Any], number: int, total: int) -> dict[str, str]:
+    """The file as a session takes it; `total` is how many characters the files have up to this one."""
+    mime, url, name, status = file["mediaType"], file["url"], file.get("filename"), 413
+    if number > _MOST_FILES:
+        problem = f"is one too many: a message may have {_MOST_FILES} files"
+    elif len(url) > _MOST_CHARACTERS:
+        problem = f"is larger than {_MOST_CHARACTERS:,} characters"
+    elif total > _MOST_IN_ALL:
+        problem = f"makes the files together larger than {_MOST_IN_ALL:,} characters"
+    elif not _TAKEN.match(url, 0, _LONGEST_HEAD) or not mime.lower().startswith(("image/", "audio/")):
+        problem, status = "cannot be sent: sessions take images and audio, as base64 data URLs", 415
+    else:
+        attachment = {"type": "file", "mime": mime, "url": url}
+        return {**attachment, "filename": name} if isinstance(name, str) else attachment
+    called = f"The file {name!r:.80}" if isinstance(name, str) and name else f"File {number}, {mime!r:.60},"
+    raise RequestError(f"{called} {problem}.", status=status)
 
 
 def _scoped(session: str, chat_id: str) -> str:
@@ -399,34 +387,21 @@ class _GatewayMetrics(Metrics):
 
     def __init__(self) -> None:
         super().__init__()
-        registry = self.registry
-        self._open_failures = Counter(
-            "adapter_ws_open_failures", "Sockets to sessions that could not be opened.", registry=registry
-        )
-        self._aborts = Counter(
-            "adapter_stream_aborts",
-            "Streams that ended before their turn did, by the client or by the gateway.",
-            ["by"],
-            registry=registry,
-        )
-        for by in get_args(AbortedBy):
-            self._aborts.labels(by)
-        self._open_sockets = Gauge(
-            "adapter_ws_open", "Sockets to sessions that are open.", registry=registry, multiprocess_mode="livesum"
-        )
-        self._most_of_a_session = Gauge(
-            "adapter_ws_open_most_of_a_session",
-            "The most that one process has open to one session.",
-            registry=registry,
-            multiprocess_mode="livemax",
-        )
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        self._open_failures = counter("adapter_ws_open_failures", "Sockets to sessions that could not be opened.")
+        ended = "Streams that ended before their turn did, by the client or by the gateway."
+        aborts = counter("adapter_stream_aborts", ended, ["by"])
+        self._aborts = {by: aborts.labels(by) for by in get_args(AbortedBy)}
+        self._open = gauge("adapter_ws_open", "Sockets to sessions that are open.", multiprocess_mode="livesum")
+        most = "The most that one process has open to one session."
+        self._most = gauge("adapter_ws_open_most_of_a_session", most, multiprocess_mode="livemax")
 
     def sockets_changed(self, count: int, most_of_a_session: int) -> None:
-        self._open_sockets.set(count)
-        self._most_of_a_session.set(most_of_a_session)
+        self._open.set(count)
+        self._most.set(most_of_a_session)
 
     def open_failed(self) -> None:
         self._open_failures.inc()
 
     def aborted(self, by: AbortedBy) -> None:
-        self._aborts.labels(by).inc()
+        self._aborts[by].inc()

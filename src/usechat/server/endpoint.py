@@ -25,7 +25,7 @@ from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, decode_request
 from usechat.server.arguments import check_arguments, check_path, listed
 from usechat.server.bearer import USER, Authenticate, authenticated
-from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
+from usechat.server.chat_history import ClientHistory, ServerHistory
 from usechat.server.chats import Chats
 from usechat.server.error_responses import Endpoint, guarded, plain_error
 from usechat.server.metrics import Metrics
@@ -49,7 +49,7 @@ _log = logging.getLogger("usechat")
 
 _MOST_MESSAGES: Final = 10_000
 _PAGE: Final = 50
-# For so long after an approval has expired it is known that it was answered.
+# Seconds after its expiry for which an approval is still known to be answered.
 _LATE: Final = 3600.0
 _PRIVATE: Final = {"cache-control": "no-store"}
 _SETTINGS: Final = ChatSettings()
@@ -89,7 +89,7 @@ class TurnEndpoint:
     async def serve(self) -> AsyncGenerator[None, None]:
         """Let the endpoint work for as long as the app runs, and close what it has opened: for the app's lifespan.
 
-        Inside of itself it does nothing.
+        Inside itself it does nothing.
         """
         if self._is_served:
             yield
@@ -127,14 +127,14 @@ class TurnEndpoint:
 class ChatEndpoint(TurnEndpoint):
     """Serves one agent: `respond` inside a route of your own, or `routes` for all of a chat's addresses.
 
-    `history` is where chats are kept: in memory, at a database URL, in a History that stays its maker's to close, or by
-    the `"client"`: then nothing is kept and the messages of each request are believed, but for approvals, which are
-    signed with `approval_secret`; without one, only the process that asked for an approval knows it again.
+    `history` is where chats are kept: in memory, at a database URL, or in a History that you close yourself. With
+    `"client"` the pages keep them: the messages of each request are believed, except for approvals, which are signed
+    with `approval_secret`. Without that secret, an approval counts only in the process that asked for it.
     `store` is where turns are kept: in this process, or at the URL of a Redis, which needs the `approval_secret`, too.
-    Endpoints that are not the same have different `scope`s there. Whoever gives a URL enters `serve()` in the lifespan
-    of the app; `router()` brings it along. `client` goes before the one in `settings`. `origins` are those of other
-    sites whose pages may stop turns and open sockets; CORS is the app's own affair. With `lists_all`, everybody gets
-    the list of all chats where nobody signs in.
+    Different endpoints on one Redis need different `scope`s. If you give a URL, enter `serve()` in the lifespan of your
+    app; `router()` does that itself. `client` overrides the one in `settings`. `origins` are other sites whose pages
+    may stop turns and open sockets; CORS is up to the app. With `lists_all`, everybody gets the list of all chats where
+    nobody signs in.
     `user` is for FastAPI, in place of `authenticate`: `Depends(…)` of a dependency that gives the user's id. None says
     that chats belong to nobody, in an app that has dependencies all the same.
 
@@ -186,7 +186,10 @@ class ChatEndpoint(TurnEndpoint):
             )
         metrics = Metrics()
         kept, database = _open_history(history)
-        chat_history = _chat_history(kept, approval_secret, settings.approval_ttl, metrics)
+        if kept == "client":
+            chat_history = ClientHistory(ApprovalSigner(approval_secret, settings.approval_ttl))
+        else:
+            chat_history = ServerHistory(kept, settings.approval_ttl, metrics.answer_late)
         turns = open_store(
             store, secret=approval_secret, lease=lease, keep_used=settings.approval_ttl + _LATE, scope=scope
         )
@@ -196,9 +199,9 @@ class ChatEndpoint(TurnEndpoint):
         self._lists_all = lists_all
 
     async def respond(self, request: Request, *, user: str | UnsetType | None = UNSET) -> Response:
-        """Answer a POST with a turn as server-sent events; `user` is the id of whoever asks, and None gets 401.
+        """Answer a POST with a turn as server-sent events. `user` is the user's id, and None gets 401.
 
-        Without `user` it is found out as the endpoint does it.
+        Without `user` the endpoint finds out who asks.
         """
         if user is not UNSET:
             request.scope[USER] = user
@@ -340,14 +343,6 @@ def _open_history(history: HistoryStore | str | None) -> tuple[HistoryStore | Li
         return history, None
     database = Database(history)
     return History(database), database
-
-
-def _chat_history(
-    history: HistoryStore | Literal["client"], approval_secret: str | None, approval_ttl: float, metrics: Metrics
-) -> ChatHistory:
-    if history == "client":
-        return ClientHistory(ApprovalSigner(approval_secret, approval_ttl))
-    return ServerHistory(history, approval_ttl, metrics.answer_late)
 
 
 def _limit(value: str | None) -> int | None:
