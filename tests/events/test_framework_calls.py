@@ -148,7 +148,7 @@ def test_a_hidden_call_is_not_shown_and_counts_as_work_until_its_end(end: e.Agen
     written = writer()
     mapper = EventMapper(written, repeats=True)
     assert list(mapper.map(HIDDEN)) == list(mapper.map(HIDDEN)) == []
-    assert written.working == {"c"}
+    assert set(written.working) == {"c"}
     assert list(mapper.map(end)) == []
     assert written.working == set()
     assert list(mapper.map(e.ApprovalRequest())) == []

@@ -77,10 +77,11 @@ def _check_workers(settings: ServeSettings, *, is_agent: bool) -> None:
         return
     if settings.reload:
         raise ServeError("--reload is for one process: leave out --workers.")
-    # An app decides itself where its turns and chats are kept.
-    if is_agent and settings.store == "memory":
-        raise ServeError("Several workers need a store that they share: --store redis://HOST.")
-    if is_agent and settings.history != "client" and database_name(settings.history) == "memory":
+    if not is_agent:
+        # An app decides itself where its turns and chats are kept.
+        return
+    settings.check_store()
+    if settings.history != "client" and database_name(settings.history) == "memory":
         raise ServeError("Several workers need chats that they share: --history sqlite:///FILE, or a PostgreSQL.")
 
 

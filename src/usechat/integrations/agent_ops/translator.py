@@ -347,7 +347,7 @@ class AgentOpsLog:
         self._tracker.mark_sent()
 
     def _received(self, frame: f.Frame, tracker: PromptTracker) -> Iterable[e.AgentEvent]:
-        shown = tracker.see(frame).frame
+        shown = tracker.see(frame)
         return [] if shown is None else self._translator.translate(shown)
 
 
