@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import uvicorn
@@ -222,7 +223,7 @@ def _pydantic_ai(name: str) -> Any:
 
 
 APPS: Final[dict[str, Callable[[Script], Starlette]]] = {
-    "usechat": create_app,
+    "usechat": partial(create_app, settings=_SETTINGS),
     "starlette": starlette,
     "pydantic-ai-adapter": pydantic_ai_adapter,
     "pydantic-ai-agent": pydantic_ai_agent,

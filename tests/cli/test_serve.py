@@ -396,8 +396,8 @@ def test_an_app_of_ones_own_is_served_as_it_is_at_any_address(folder: Path) -> N
         ),
         (
             ["agents:agent", "--store", "redis://localhost"],
-            "Turns on Redis need a secret of at least 32 bytes that all workers share: set approval_secret, or "
-            "USECHAT_SECRET for usechat serve.",
+            "Turns on Redis need a secret of at least 32 bytes that all workers share: set approval_secret (secret for "
+            "sessions_gateway), or USECHAT_SECRET for a usechat command.",
         ),
         (
             ["agents:agent", "--store", "file:turns"],

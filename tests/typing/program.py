@@ -55,6 +55,7 @@ async def agent(chat: Chat) -> AsyncIterator[AgentEvent]:
         yield answer.tool
     for approval in chat.approvals:
         yield "yes" if approval.approved else approval.reason or "no"
+    chat.state = {"turns": 1 if chat.state is None else chat.state["turns"] + 1}
     if chat.user is None:
         yield Error("Nobody is signed in.")
     with chat.hold():

@@ -20,6 +20,7 @@ from typer.models import OptionInfo
 from usechat.errors import UsechatError
 from usechat.extras import missing
 from usechat.protocol.clients import ClientName
+from usechat.stores.urls import LEASE
 
 __all__ = [
     "Directory",
@@ -139,7 +140,28 @@ class ServerSettings(ListenSettings, frozen=True, kw_only=True):
     grace: Annotated[
         float, Option(min=0, callback=check_seconds, help="Seconds that running turns get when the server stops.")
     ] = 10.0
+    store: Annotated[
+        str, Option(metavar="URL", help="Where running turns are kept: memory, or the URL of a Redis for all workers.")
+    ] = "memory"
+    lease: Annotated[
+        float,
+        Option(
+            min=1,
+            callback=check_seconds,
+            help="Seconds after which another worker ends the turns of a worker that is silent.",
+        ),
+    ] = LEASE
+    workers: Annotated[int, Option(min=1, max=256, help="How many processes serve. Needs --store.")] = 1
     log_format: Annotated[LogFormat, Option(help="Lines of text, or one JSON object per line.")] = "text"
+
+    def check_store(self) -> None:
+        """Check that several workers share a store.
+
+        Raises:
+            ServeError: They do not.
+        """
+        if self.workers > 1 and self.store == "memory":
+            raise ServeError("Several workers need a store that they share: --store redis://HOST.")
 
     @property
     def cors_hint(self) -> str:

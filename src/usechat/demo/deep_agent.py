@@ -7,8 +7,8 @@ from typing import Any, Final, TypeAlias
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
 from usechat.demo.scripted_model import ScriptedModel, calls, says
-from usechat.integrations.deepagent_sdk.options import DeepAgentOptions
-from usechat.integrations.deepagent_sdk.parts import NOISY
+from usechat.integrations.deepagent_sdk.events import NOISY
+from usechat.integrations.deepagent_sdk.translator import DeepAgentOptions
 from usechat.integrations.deepagents import DeepGraphAgent
 from usechat.server.page import PageAgent, PagePrompt
 

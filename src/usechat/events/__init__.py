@@ -15,7 +15,9 @@ from usechat.protocol import chunks
 __all__ = [
     "AgentEvent",
     "ApprovalRequest",
+    "ApprovalResponse",
     "Data",
+    "DataBatch",
     "Document",
     "EndCalls",
     "EndPart",
@@ -97,9 +99,10 @@ class ToolInputDelta(Struct, frozen=True):
 
 
 class ToolCall(Struct, frozen=True):
-    """A call with its whole input. Said twice, it is written once.
+    """A call with its whole input. A repeated call is sent once.
 
-    A call without a result when the turn ends is the browser's: the page answers it, and the next turn goes on.
+    A call without a result at the end of the turn is for the browser: the page answers it, and the next turn continues.
+    A `hidden` call is shown only if it needs an approval, or if it is repeated without `hidden`.
     """
 
     id: str
@@ -110,6 +113,7 @@ class ToolCall(Struct, frozen=True):
     dynamic: bool = False
     metadata: ProviderMetadata | None = None
     key: str = ""
+    hidden: bool = False
 
 
 class ToolInputError(Struct, frozen=True):
@@ -177,14 +181,25 @@ class ToolDenied(Struct, frozen=True):
 
 
 class ApprovalRequest(Struct, frozen=True):
-    """Ask the user whether a call may be carried out; the answer is in `chat.approvals` of the next turn.
+    """Ask the user whether a call may run; the answer is in `chat.approvals` of the next turn.
 
-    An empty `id` gets a new one.
+    An empty `id` gets a new one. An empty `call_id` asks about every call of the turn that has no result.
+    """
+
+    id: str = ""
+    call_id: str = ""
+    reason: str = ""
+
+
+class ApprovalResponse(Struct, frozen=True):
+    """Somebody other than the page's user has answered, and the run goes on; a refused call is denied.
+
+    The page was not asked. Clients of AI SDK 7 show the question and the answer.
     """
 
     id: str
     call_id: str
-    reason: str = ""
+    approved: bool
 
 
 class Pause(Struct, frozen=True):
@@ -238,11 +253,23 @@ class File(Struct, frozen=True):
 
 
 class Data(Struct, frozen=True):
-    """Data of the app's own, as `data-<name>`; with an id it replaces the part that has the same one."""
+    """Data of your app, as `data-<name>`; with an id it replaces the part that has the same one.
+
+    `call_id` is the call that it belongs to. An object then gets the field `toolCallId`, with the id that the page has
+    for the call.
+    """
 
     name: str
     data: Any
     id: str = ""
+    transient: bool = False
+    call_id: str = ""
+
+
+class DataBatch(Struct, frozen=True):
+    """Several objects in one part, `data-batch`: each is in `events`, with its name as `type`."""
+
+    batch: tuple[Data, ...]
     transient: bool = False
 
 
@@ -253,7 +280,12 @@ class StructuredOutput(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A model is called: what it says, its calls and their results are a step of the message."""
+    """Start a step: one model call with its text, its tool calls and their results.
+
+    A `lazy` step starts with its first text or call, so an empty one is not shown.
+    """
+
+    lazy: bool = False
 
 
 class SubAgent(Struct, frozen=True):
@@ -303,12 +335,14 @@ AgentEvent: TypeAlias = (
     | ToolDenied
     | EndCalls
     | ApprovalRequest
+    | ApprovalResponse
     | Pause
     | Usage
     | Source
     | Document
     | File
     | Data
+    | DataBatch
     | StructuredOutput
     | Step
     | SubAgent

@@ -256,7 +256,6 @@ class _AgentEvents(Output):
         """Emit what was said, and nothing after that."""
         self._task = None
         with self.lock:
-            self.flush()
             self.closed = True
         self._emit_all()
 

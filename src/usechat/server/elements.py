@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, Response
 
 from usechat.errors import RequestError
 from usechat.ids import new_id
-from usechat.integrations.deepagent_sdk.agent import DeepAgent, MapperMaker
-from usechat.integrations.deepagent_sdk.mapper import DeepAgentOptions
+from usechat.integrations.deepagent_sdk.agent import DeepAgent, TranslatorMaker
+from usechat.integrations.deepagent_sdk.translator import DeepAgentOptions
 from usechat.integrations.langgraph.agent import is_graph
 from usechat.protocol.requests import ChatRequest, Limits, decode_json, decode_request
 from usechat.server.chat_history import ClientHistory
@@ -59,7 +59,7 @@ def elements_route(
     thread_id: PerRequest[str | None] = None,
     max_steps: int | None = None,
     generate_id: Callable[[], str] | None = None,
-    mapper: MapperMaker | None = None,
+    translator: TranslatorMaker | None = None,
     options: DeepAgentOptions | None = None,
     approval_secret: str | None = None,
 ) -> Callable[[Request], Awaitable[Response]]:
@@ -68,16 +68,16 @@ def elements_route(
     `on_request` refuses a request by raising. `initial_state` and `thread_id` are functions of the request, or values
     of which every request gets a copy. A graph of LangGraph begins a new thread with the state. A graph with a
     checkpointer needs `thread_id` as a function, because this route knows no users. `generate_id` makes the ids of
-    messages and parts. `mapper` makes a mapper from the writer; without it, `options` are those of the
-    `DeepAgentMapper`. Approvals are signed with `approval_secret`, of 32 bytes or more; without one, only the process
-    that asked for an approval accepts it.
+    messages and parts. `translator` makes a translator from the chat; without it, `options` are those of the
+    `DeepAgentTranslator`. Approvals are signed with `approval_secret`, of 32 bytes or more; without one, only the
+    process that asked for an approval accepts it.
 
     Raises:
         TypeError: The agent is not of that kind, or a graph whose users would share one thread.
         ValueError: The secret is too short.
     """
     is_threaded = _check_graph(agent, thread_id, max_steps) if is_graph(agent) else False
-    served = _served(agent, max_steps=max_steps, mapper=mapper, options=options)
+    served = _served(agent, max_steps=max_steps, translator=translator, options=options)
     signer = ApprovalSigner(approval_secret, _SETTINGS.approval_ttl)
     history = ClientHistory(signer, generate_id or new_id)
     chats = Chats(served, _Threads(), history, _SETTINGS, Metrics())
@@ -127,10 +127,10 @@ def _check_graph(graph: Any, thread_id: object, max_steps: object) -> bool:
 
 
 def _served(
-    agent: object, *, max_steps: int | None, mapper: MapperMaker | None, options: DeepAgentOptions | None
+    agent: object, *, max_steps: int | None, translator: TranslatorMaker | None, options: DeepAgentOptions | None
 ) -> DeepAgent:
     if is_graph(agent):
-        return DeepAgent(agent, mapper=mapper, options=options)
+        return DeepAgent(agent, translator=translator, options=options)
 
     def state(chat: Chat) -> Any:
         return chat.request.context.state
@@ -138,7 +138,9 @@ def _served(
     def thread(chat: Chat) -> Any:
         return chat.request.context.thread_id
 
-    return DeepAgent(agent, initial_state=state, thread_id=thread, max_steps=max_steps, mapper=mapper, options=options)
+    return DeepAgent(
+        agent, initial_state=state, thread_id=thread, max_steps=max_steps, translator=translator, options=options
+    )
 
 
 class _Threads(MemoryTurnStore):

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from usechat.history import History, HistoryStore, MemoryHistory
+from usechat.history import History, MemoryHistory
 from usechat.stores import TurnStore
 from usechat.stores.memory import MemoryTurnStore
 
@@ -38,7 +38,7 @@ _SERVERS: Final = {
 _WORKERS: Final = re.compile(r"(?:^|\0)(?:-w\0?|--workers[\0=])([0-9]{1,4})(?:\0|$)")
 
 
-def say_where_kept(history: HistoryStore | Literal["client"], store: TurnStore) -> None:
+def say_where_kept(history: object, store: TurnStore) -> None:
     """Log where chats and turns are kept, and warn of several processes that do not share them.
 
     Of several endpoints of an app that keep them alike, only the first logs it.
@@ -55,7 +55,7 @@ def _say(chats: str, turns: str) -> None:
         _log.warning(_CHATS_APART if chats == "in memory" else _TURNS_APART, processes)
 
 
-def _place(kept: HistoryStore | TurnStore | Literal["client"]) -> str:
+def _place(kept: object) -> str:
     if kept == "client":
         return "by the pages"
     if isinstance(kept, MemoryHistory | MemoryTurnStore):

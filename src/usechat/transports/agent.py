@@ -119,7 +119,7 @@ class _Nowhere:
     async def has_ended(self, head: TurnHead) -> bool:
         return False
 
-    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
         pass
 
 
