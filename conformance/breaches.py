@@ -174,6 +174,7 @@ def _late_starts() -> Iterator[Breach]:
     text: list[Chunk] = [TextStart("t"), TextEnd("t")]
     yield _extra("late-start", _in_step(*text), Start("other"), _END)
     yield _extra("late-start", [StartStep(), *text], Start("m"), [*text, *_END])
+    yield _extra("late-start", [Start("m"), Start("other")], Start("third"), [StartStep(), *text, *_END])
 
 
 def _shared_approvals() -> Iterator[Breach]:

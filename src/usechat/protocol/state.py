@@ -65,7 +65,9 @@ class StreamState:
         for part in parts:
             self._continue(part)
         self.shown = self.step
-        self._visible = False
+        # How often the page has written the message. The first time it takes the client's own object, whose id may still
+        # change; from the second time on it holds a copy, and a message with another id is one more message.
+        self._writes = 0
 
     def apply(self, chunk: c.Chunk) -> None:
         """Take the chunk in.
@@ -118,7 +120,7 @@ class StreamState:
 
     def _show(self) -> None:
         self.shown = self.step
-        self._visible = True
+        self._writes += 1
 
     def _anytime(self, chunk: c.Chunk) -> None:
         self.phase = self._enter(c.chunk_type(chunk))
@@ -132,12 +134,13 @@ class StreamState:
 
     def _start(self, chunk: c.Start) -> None:
         phase = self._enter("start", "start")
-        known = (UNSET, self.message_id)
-        if self._visible and chunk.message_id not in known:
+        if self._writes > 1 and chunk.message_id not in (UNSET, self.message_id):
             raise local_error("late-start", "start", "`start` changes the id of a message that has begun.")
+        self.phase = phase
         if chunk.message_id is not UNSET:
             self.message_id = chunk.message_id
-        self.phase = phase
+        if chunk.message_id is not UNSET or chunk.message_metadata not in (UNSET, None):
+            self._show()
 
     def _start_step(self, chunk: c.StartStep) -> None:
         self.phase = self._enter("start-step", "start-step")
@@ -179,7 +182,7 @@ class StreamState:
     def _delta(self, chunk: c.TextDelta | c.ReasoningDelta) -> None:
         # Nearly every chunk is a delta, and by the tables it changes neither phase nor part.
         if self.phase == "step" and chunk.id in self._parts_like(chunk):
-            self.shown = self.step
+            self._show()
         else:
             self._part(chunk)
 
