@@ -15,7 +15,7 @@ from usechat.integrations import AnyAgent
 from usechat.protocol.clients import ClientName
 from usechat.protocol.requests import Limits
 from usechat.server.arguments import check_arguments, check_path, listed
-from usechat.server.bearer import Authenticate
+from usechat.server.auth import Authenticate
 from usechat.server.chats import Chats
 from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint

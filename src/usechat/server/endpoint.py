@@ -23,7 +23,7 @@ from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, decode_request
 from usechat.server.arguments import check_arguments, check_path, listed
-from usechat.server.bearer import USER, Authenticate, authenticated
+from usechat.server.auth import USER, Authenticate, authenticated
 from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
 from usechat.server.chats import Chats
 from usechat.server.error_responses import Endpoint, guarded, plain_error

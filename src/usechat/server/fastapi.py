@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from usechat.protocol.messages import Role
 from usechat.protocol.requests import Trigger
-from usechat.server.bearer import USER
+from usechat.server.auth import USER
 
 __all__ = ["SSE_EXAMPLE", "ChatBody", "ChatList", "ChatMessage", "ChatPart", "ListedChat", "chat_router"]
 

@@ -18,7 +18,7 @@ from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import read_message
 from usechat.protocol.requests import Limits, decode_json
 from usechat.protocol.verdict import judge, recorded_events
-from usechat.server.bearer import Authenticate, authenticated
+from usechat.server.auth import Authenticate, authenticated
 from usechat.server.error_responses import guarded, plain_error
 from usechat.server.requests import json_body
 from usechat.turns.threads import Threads
