@@ -8,7 +8,7 @@ from usechat.errors import LocalProtocolError, RequestError
 from usechat.protocol.chunks import ToolApprovalRequest, ToolApprovalResponse
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
-from usechat.server.signatures import ApprovalSigner, AskedCall, signed_approval_ids
+from usechat.server.admission import ApprovalSigner, AskedCall, signed_approval_ids
 
 SECRET = "0123456789abcdef0123456789abcdef"  # noqa: S105
 CALL = AskedCall("chat", "ann", "call", "rm", {"file": "a", "n": [1, 2**60]})

@@ -65,8 +65,8 @@ class StreamState:
         for part in parts:
             self._continue(part)
         self.shown = self.step
-        # How often the page has written the message. The first time it takes the client's own object, whose id may still
-        # change; from the second time on it holds a copy, and a message with another id is one more message.
+        # How often the page has written the message. The first time it takes the client's own object, whose id may
+        # still change. From the second time on it holds a copy, and another id makes another message.
         self._writes = 0
 
     def apply(self, chunk: c.Chunk) -> None:

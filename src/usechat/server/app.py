@@ -14,7 +14,6 @@ from usechat.history import HistoryStore
 from usechat.integrations import AnyAgent
 from usechat.protocol.clients import ClientName
 from usechat.protocol.requests import Limits
-from usechat.server.arguments import check_arguments, check_path, listed
 from usechat.server.auth import Authenticate
 from usechat.server.chats import Chats
 from usechat.server.draining import drain_on_signals
@@ -23,6 +22,7 @@ from usechat.server.origins import cors as cors_middleware
 from usechat.server.origins import host_check, no_cors
 from usechat.server.page import PageAgent, page_routes
 from usechat.server.responses import StreamLimits
+from usechat.server.startup import check_arguments, check_path, listed
 from usechat.stores import TurnStore
 from usechat.stores.urls import LEASE
 from usechat.turns.settings import ChatSettings

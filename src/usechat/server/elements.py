@@ -20,13 +20,12 @@ from usechat.integrations.deepagent_sdk.agent import DeepAgent, MapperMaker
 from usechat.integrations.deepagent_sdk.mapper import DeepAgentOptions
 from usechat.integrations.langgraph.agent import is_graph
 from usechat.protocol.requests import ChatRequest, Limits, decode_json, decode_request
+from usechat.server.admission import ApprovalSigner
 from usechat.server.chat_history import ClientHistory
 from usechat.server.chats import Chats
-from usechat.server.error_responses import error_headers, guarded
 from usechat.server.metrics import Metrics
-from usechat.server.requests import VisibleHeaders, address_of, check_body, json_body
+from usechat.server.requests import VisibleHeaders, address_of, check_body, error_headers, guarded, json_body
 from usechat.server.responses import StreamLimits, TurnResponse
-from usechat.server.signatures import ApprovalSigner
 from usechat.stores import Claim, TurnHead
 from usechat.stores.memory import MemoryTurnStore
 from usechat.turns.chat import Chat, RunOptions

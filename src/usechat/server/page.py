@@ -19,8 +19,7 @@ from usechat.protocol.messages import read_message
 from usechat.protocol.requests import Limits, decode_json
 from usechat.protocol.verdict import judge, recorded_events
 from usechat.server.auth import Authenticate, authenticated
-from usechat.server.error_responses import guarded, plain_error
-from usechat.server.requests import json_body
+from usechat.server.requests import guarded, json_body, plain_error
 from usechat.turns.threads import Threads
 
 __all__ = ["BUILT", "PageAgent", "PagePrompt", "page_routes"]

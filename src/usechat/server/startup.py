@@ -1,4 +1,8 @@
-"""What the log says when an app starts: where chats and turns are kept, and whether other processes see them."""
+"""What an app checks when it is made, and what its log says when it starts.
+
+A wrong argument is refused here, not by the first request. The log says where chats and turns are kept, and warns
+if other processes of the server do not see them.
+"""
 
 import logging
 import multiprocessing
@@ -6,19 +10,23 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from usechat.history import History, HistoryStore, MemoryHistory
+from usechat.protocol.requests import Limits
+from usechat.server.responses import StreamLimits
 from usechat.stores import TurnStore
 from usechat.stores.memory import MemoryTurnStore
+from usechat.turns.settings import ChatSettings
 
-__all__ = ["count_processes", "say_where_kept"]
+__all__ = ["check_arguments", "check_path", "count_processes", "listed", "say_where_kept"]
 
 _log = logging.getLogger("usechat")
 
+_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _CHATS_APART: Final = (
     "%d processes serve this app, and each has chats of its own in memory, so that a chat has another history in each: "
     'give history="sqlite:///chats.db" and store="redis://HOST", or run one process'
@@ -36,6 +44,74 @@ _SERVERS: Final = {
     "usechat": "USECHAT_WORKERS",
 }
 _WORKERS: Final = re.compile(r"(?:^|\0)(?:-w\0?|--workers[\0=])([0-9]{1,4})(?:\0|$)")
+
+
+def _is(*kinds: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_strings(value: object) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, Collection)
+        and not isinstance(value, Mapping | bytes)
+        and all(isinstance(item, str) for item in cast("Collection[Any]", value))
+    )
+
+
+_FLAG: Final = (_is(bool), "True or False")
+_ARGUMENTS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
+    "path": (_is(str), "a str"),
+    "scope": (_is(str), "a str"),
+    "authenticate": (lambda value: value is None or callable(value), "a function that takes the connection"),
+    "store": (_is(str, TurnStore, type(None)), 'the URL of a Redis, "memory" or a TurnStore'),
+    "lease": (_is_number, "a number of seconds"),
+    "history": (_is(str, HistoryStore, type(None)), 'a database URL, "client" or a HistoryStore'),
+    "approval_secret": (_is(str, type(None)), "a str"),
+    "settings": (_is(ChatSettings), "ChatSettings"),
+    "limits": (_is(Limits), "Limits of usechat.protocol.requests"),
+    "stream": (_is(StreamLimits), "StreamLimits of usechat.server.responses"),
+    "origins": (_are_strings, "an origin or a list of origins"),
+    "cors": (_are_strings, "an origin or a list of origins"),
+    "cors_credentials": _FLAG,
+    "allowed_hosts": (lambda value: value is None or _are_strings(value), "a host or a list of hosts"),
+    "grace": (lambda value: value is None or _is_number(value), "a number of seconds or None"),
+    "lists_all": _FLAG,
+    "page": _FLAG,
+    "page_images": (_are_strings, "a path or a list of paths"),
+}
+
+
+def check_arguments(**given: object) -> None:
+    """Check the types of arguments, by their names.
+
+    Raises:
+        TypeError: One has the wrong type.
+    """
+    for name, value in given.items():
+        fits, what = _ARGUMENTS[name]
+        if not fits(value):
+            kind = type(value).__name__
+            article = "an" if kind[0] in "aeiouAEIOU" else "a"
+            raise TypeError(f"{name} must be {what}, and is {article} {kind}.")
+
+
+def check_path(path: str) -> None:
+    """Check the path of an endpoint.
+
+    Raises:
+        ValueError: It is not one.
+    """
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"{path!r} is not a path such as /api/name.")
+
+
+def listed(names: Collection[str] | str) -> Collection[str]:
+    """The names as a collection; a string is one name."""
+    return (names,) if isinstance(names, str) else names
 
 
 def say_where_kept(history: HistoryStore | Literal["client"], store: TurnStore) -> None:
