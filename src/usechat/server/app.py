@@ -1,4 +1,4 @@
-"""A whole app: the chat, its page, and the routes by which a server is watched."""
+"""A whole app: the chat, its page, and the routes for health checks and metrics."""
 
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -42,7 +42,7 @@ _HOW_TO_CONNECT: Final = """\
 
 
 def how_to_connect(url: str, *, token: bool = False) -> str:
-    """The lines that call the chat at this URL from a terminal and from a page, perhaps with a token."""
+    """How to call the chat at this URL from a terminal and from a page; `token` says that it needs one."""
     curl = '-H "authorization: Bearer $TOKEN" \\\n    ' if token else ""
     page = ", headers: { Authorization: `Bearer ${token}` }" if token else ""
     return _HOW_TO_CONNECT.format(url=url, curl=curl, page=page)

@@ -1,6 +1,6 @@
-"""Who is asking: the user behind a connection, as the app finds out, by opaque tokens, or by JWTs.
+"""Who the user of a connection is: by a function of the app, by opaque tokens, or by JWTs.
 
-PyJWT is imported where a JWT is read: it takes 9 MB and a tenth of the start, and most apps have no JWTs.
+Functions that read JWTs import PyJWT themselves: it takes 9 MB and a tenth of the start, and most apps have no JWTs.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[str | None] | str
 JwtAlgorithm: TypeAlias = Literal["HS256", "RS256", "ES256", "EdDSA"]
 
 USER: Final = "usechat.user"
-"""The key under which the scope of a connection has its user, if the app has found one by its own means."""
+"""The key of the user in the scope of a connection, if the app has found the user itself."""
 
 # RFC 6750, section 2.1; a longer one is refused before it costs time.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,16384}={0,2}")
@@ -58,26 +58,26 @@ _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 _HOOK_SECONDS: Final = 8.0
 _THREADS: Final = Threads(32)
 
-# A published key set has no keys for HS256: a secret that anybody can fetch is none.
+# A published key set has no keys for HS256: what anybody can fetch is not a secret.
 _PUBLIC_KEY_ALGORITHMS: Final = frozenset({"RS256", "ES256", "EdDSA"})
 _ALGORITHMS: Final = _PUBLIC_KEY_ALGORITHMS | {"HS256"}
 
 _RETRY_SECONDS: Final = 15
 _UNKNOWN_KEY_SECONDS: Final = 60.0
-# While its provider is away a key counts for this long; longer, and one that was withdrawn would count for ever.
+# How long the keys count while their provider does not respond. A withdrawn key must not count for ever.
 _STALE_SECONDS: Final = 3600.0
 _MAX_KEY_SET: Final = 1024 * 1024
-# In seconds since 1970, and far beyond what any provider issues.
+# Seconds since 1970; no provider issues a later time.
 _LATEST: Final = 2**53
 
 
 async def authenticated(authenticate: Authenticate, connection: HTTPConnection) -> str | None:
     """The id of the connection's user, or None if it has none.
 
-    A function that is not async runs in a thread, since it may block.
+    A function that is not async may block, so it runs in a thread.
 
     Raises:
-        RequestError: It took more than 8 seconds, with status 503.
+        RequestError: The function took more than 8 seconds (503).
     """
     try:
         async with asyncio.timeout(_HOOK_SECONDS):
@@ -131,7 +131,7 @@ class BearerTokens:
 
     def __call__(self, connection: HTTPConnection) -> str | None:
         token = bearer_token(connection)
-        # The time of the lookup shows at most how a digest begins, and nobody can choose a token by its digest.
+        # The time of the lookup shows at most how a digest begins, and nobody can make a token from a digest.
         return self._users.get(_digest(token)) if token else None
 
 
@@ -157,10 +157,10 @@ def _read_keys(content: bytes) -> list[dict[str, Any]]:
 
 
 class JwtKeys:
-    """The keys of a JWKS that may sign a token, each for one algorithm; keys for other uses are left out.
+    """The keys of a JWKS that may sign a token, each for one algorithm.
 
     Raises:
-        ValueError: No key is left.
+        ValueError: No key may sign a token.
     """
 
     def __init__(self, keys: Iterable[dict[str, Any]], *, algorithms: Collection[str] = _ALGORITHMS) -> None:
@@ -226,10 +226,10 @@ def _usable(fields: dict[str, Any], algorithms: Collection[str]) -> "PyJWK | Non
 class JwksUrl:
     """The key set that an identity provider publishes, fetched when it is needed and kept for `lifetime` seconds.
 
-    A token with an unknown key has it fetched again, at most once a minute. Redirects are not followed.
+    A token with an unknown key makes it fetch the set again, at most once a minute. It does not follow redirects.
 
     Raises:
-        ValueError: The URL is not one of http or https.
+        ValueError: The URL does not begin with http or https.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class JwksUrl:
         """The key of this id.
 
         Raises:
-            RequestError: The key set cannot be fetched, with status 503.
+            RequestError: The key set cannot be fetched (503).
         """
         if self._is_due(kid) or (self._fetching.locked() and self._known(kid) is None):
             async with self._fetching:
@@ -273,7 +273,7 @@ class JwksUrl:
     async def _fetch(self) -> None:
         self._tried = self._clock()
         try:
-            # The timeout of a socket is for each read, and a server can drip.
+            # The timeout of a socket is for each read, and a server may send one byte at a time.
             with anyio.fail_after(self._timeout):
                 content = await to_thread.run_sync(self._download, abandon_on_cancel=True)
             self._keys = JwtKeys(_read_keys(content), algorithms=_PUBLIC_KEY_ALGORITHMS)
@@ -282,7 +282,7 @@ class JwksUrl:
             _log.warning("The keys at %s could not be fetched: %r", self._url, problem)
 
     def _download(self) -> bytes:
-        # A download that was given up goes on in its thread; more of them would take more threads for good.
+        # A download that timed out goes on in its thread. Only one may, or threads would pile up.
         if not self._downloading.acquire(blocking=False):
             raise TimeoutError("The download before this one has not ended.")
         try:
@@ -327,7 +327,7 @@ class JwtAuth:
         """The user of the connection's token.
 
         Raises:
-            RequestError: The published keys cannot be fetched, with status 503.
+            RequestError: The published keys cannot be fetched (503).
         """
         token = bearer_token(connection)
         if token is None:
@@ -356,7 +356,7 @@ class JwtAuth:
         )
         for name in ("exp", "nbf", "iat"):
             value = claims.get(name, 0)
-            # PyJWT accepts all that `int()` does: also a text, and a number of 400 digits.
+            # PyJWT accepts whatever `int()` does: also a string, and a number of 400 digits.
             if type(value) not in (int, float) or abs(value) > _LATEST:
-                raise jwt.InvalidTokenError(f"{name} is no time.")
+                raise jwt.InvalidTokenError(f"{name} is not a time.")
         return claims["sub"]

@@ -1,4 +1,4 @@
-"""The routes of a chat as FastAPI shows them in its documentation."""
+"""The routes of a chat for FastAPI, with their documentation."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -85,7 +85,7 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _body_schema() -> dict[str, Any]:
-    # Models are inlined: FastAPI names those that it collects itself, so a reference could miss.
+    # Inlined: FastAPI names the models that it collects, so a reference could miss.
     schema = ChatBody.model_json_schema()
     models = schema.pop("$defs")
     models["ChatMessage"]["properties"]["parts"]["items"] = models["ChatPart"]
@@ -181,8 +181,8 @@ _OPERATIONS: Final = {
 }
 
 _UNKNOWN_USER: Final = (
-    "The router of a ChatEndpoint has dependencies, but nothing says whose its chats are, so that everybody could read "
-    "them: write ChatEndpoint(agent, user=Depends(...)), or user=None if chats belong to nobody."
+    "The router of a ChatEndpoint has dependencies, but nothing names the user, so everybody could read all chats. "
+    "Write ChatEndpoint(agent, user=Depends(...)), or user=None if chats belong to nobody."
 )
 
 
@@ -194,9 +194,9 @@ def chat_router(
     *,
     names_user: bool,
 ) -> APIRouter:
-    """The router with a chat's routes, which were made for `path`, and with `serve` as its lifespan.
+    """The router with the `routes` of a chat at `path`, and with `serve` as its lifespan.
 
-    `user` is the dependency that gives the user of each request; `names_user` is whether that or `authenticate` does.
+    `user` is the dependency that gives the user of each request. `names_user` says that `user` or `authenticate` does.
     """
     identify = _unknown(routes) if user is None else _identified(user)
 
@@ -228,7 +228,7 @@ def _unknown(routes: Sequence[BaseRoute]) -> Callable[..., Awaitable[None]]:
     checked = False
 
     async def check(connection: HTTPConnection) -> None:
-        # Checked here, too: the lifespan of a mounted app does not run.
+        # Checked here as well: the lifespan of a mounted app does not run.
         nonlocal checked
         if not checked:
             _check_dependencies(connection.app, routes, check)
@@ -238,10 +238,10 @@ def _unknown(routes: Sequence[BaseRoute]) -> Callable[..., Awaitable[None]]:
 
 
 def _check_dependencies(app: FastAPI, routes: Sequence[BaseRoute], own: Callable[..., object]) -> None:
-    """Refuse an app in which these routes have other dependencies than our own.
+    """Refuse an app in which these routes have dependencies besides our own.
 
     Raises:
-        RuntimeError: They have.
+        RuntimeError: They have other dependencies.
     """
     ours = [route.endpoint for route in routes if isinstance(route, Route | WebSocketRoute)]
     # Newer releases keep the dependencies of `include_router` apart from the routes.

@@ -37,7 +37,7 @@ _LARGE: Final = 1024 * 1024
 _SECRET: Final = frozenset((b"authorization", b"cookie", b"proxy-authorization", b"sec-websocket-protocol"))
 _STATUS_HEADERS: Final[dict[int, dict[str, str]]] = {
     401: {"www-authenticate": "Bearer"},
-    # Otherwise the server would keep the connection for a client that goes on dripping.
+    # Otherwise the server would keep the connection of a client that sends one byte at a time.
     408: {"connection": "close"},
 }
 _CODES: Final = {
@@ -61,8 +61,8 @@ async def json_body(request: Request, *, limit: int, deadline: float = 30.0) -> 
     """Read a JSON body of at most `limit` bytes that arrives within `deadline` seconds.
 
     Raises:
-        RequestError: It is not JSON or is compressed (415), is too large (413) or comes too slowly (408).
-        ClientDisconnect: The client left before its end.
+        RequestError: It is not JSON or is compressed (415), is too large (413) or too slow (408).
+        ClientDisconnect: The client left before the end of the body.
     """
     _check_headers(request.headers, limit)
     try:
@@ -98,7 +98,7 @@ def _too_large(limit: int) -> RequestError:
 
 
 async def check_body(body: bytes, limits: Limits) -> None:
-    """Check what it would cost to decode the body; a large one lets other requests work before it is decoded.
+    """Check what it would cost to decode the body, and yield to the loop after a body of more than 1 MB.
 
     Raises:
         RequestError: It would cost too much.
@@ -109,12 +109,12 @@ async def check_body(body: bytes, limits: Limits) -> None:
 
 
 def address_of(connection: HTTPConnection) -> str:
-    """The client's address as the server knows it, which may be from the header of a proxy that it trusts."""
+    """The client's address as the ASGI server knows it, perhaps from the header of a proxy that it trusts."""
     return "" if connection.client is None else connection.client.host
 
 
 def check_id(value: str) -> str:
-    """Give back the id of a chat that came with a path.
+    """Return the id of a chat from the path.
 
     Raises:
         RequestError: It is empty, too long or has control characters.
@@ -125,14 +125,14 @@ def check_id(value: str) -> str:
 
 
 def last_seen(request: Request) -> tuple[str, int]:
-    """The mark of the turn that the client has read a part of, and the index of the last chunk; "" and 0 for none."""
+    """The mark of the turn that the client has read, and the index of its last chunk; "" and 0 without either."""
     seen = request.query_params.get("after") or request.headers.get("last-event-id") or ""
     mark, _, index = seen.rpartition(".")
     return (mark, int(index)) if index.isascii() and index.isdecimal() and len(index) <= 9 else ("", 0)
 
 
 class VisibleHeaders(Mapping[str, str]):
-    """The headers that an agent may see, by lower-case name; each is decoded when the agent asks for it."""
+    """The headers that an agent may see, by lower-case name. They are decoded when the agent reads them."""
 
     __slots__ = ("_pairs",)
 
@@ -157,7 +157,7 @@ class VisibleHeaders(Mapping[str, str]):
 
 
 async def guarded(endpoint: Endpoint, request: Request, refuse: Callable[[RequestError], Response]) -> Response:
-    """Call the endpoint; whatever it raises becomes the response that `refuse` makes."""
+    """Call the endpoint, and turn what it raises into the response that `refuse` makes."""
     try:
         return await endpoint(request)
     except RequestError as error:
@@ -167,7 +167,7 @@ async def guarded(endpoint: Endpoint, request: Request, refuse: Callable[[Reques
         return Response(status_code=400)
     except DatabaseBusyError:
         return refuse(RequestError("The server is busy. Try again in a moment.", status=503, retry_after=5))
-    # The app's own hooks and the database may raise anything.
+    # The app's hooks and the database may raise anything.
     except Exception as error:  # noqa: BLE001
         return refuse(RequestError(explain(error), status=500))
 

@@ -1,7 +1,7 @@
-"""What an app checks when it is made, and what its log says when it starts.
+"""What an app checks when it is made, and what it logs when it starts.
 
-A wrong argument is refused here, not by the first request. The log says where chats and turns are kept, and warns
-if other processes of the server do not see them.
+An app refuses a wrong argument when it is made, not with the first request. The log says where chats and turns are
+kept, and warns if several processes do not share them.
 """
 
 import logging
@@ -28,15 +28,15 @@ _log = logging.getLogger("usechat")
 
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _CHATS_APART: Final = (
-    "%d processes serve this app, and each has chats of its own in memory, so that a chat has another history in each: "
-    'give history="sqlite:///chats.db" and store="redis://HOST", or run one process'
+    "%d processes serve this app, and each keeps its own chats in memory, so a chat has another history in each; "
+    'pass history="sqlite:///chats.db" and store="redis://HOST", or run one process'
 )
 _TURNS_APART: Final = (
-    "%d processes serve this app, and each knows only its own turns, so that another one cannot resume or stop them: "
-    'give store="redis://HOST", or run one process'
+    "%d processes serve this app, and none can resume or stop the turns of another; "
+    'pass store="redis://HOST", or run one process'
 )
-# The servers that have workers, and the variable with their number for a command that does not name it. uvicorn is not
-# among them, because its processes hold its settings.
+# The servers that have workers, and the environment variable for the number of workers. uvicorn is not among them:
+# its processes hold its settings.
 _SERVERS: Final = {
     "gunicorn": "WEB_CONCURRENCY",
     "hypercorn": "",
@@ -94,30 +94,28 @@ def check_arguments(**given: object) -> None:
     for name, value in given.items():
         fits, what = _ARGUMENTS[name]
         if not fits(value):
-            kind = type(value).__name__
-            article = "an" if kind[0] in "aeiouAEIOU" else "a"
-            raise TypeError(f"{name} must be {what}, and is {article} {kind}.")
+            raise TypeError(f"{name} must be {what}, not {type(value).__name__}.")
 
 
 def check_path(path: str) -> None:
     """Check the path of an endpoint.
 
     Raises:
-        ValueError: It is not one.
+        ValueError: It is not a path.
     """
     if not _PATH.fullmatch(path):
         raise ValueError(f"{path!r} is not a path such as /api/name.")
 
 
 def listed(names: Collection[str] | str) -> Collection[str]:
-    """The names as a collection; a string is one name."""
+    """The names as a collection. A string is one name."""
     return (names,) if isinstance(names, str) else names
 
 
 def say_where_kept(history: HistoryStore | Literal["client"], store: TurnStore) -> None:
-    """Log where chats and turns are kept, and warn of several processes that do not share them.
+    """Log where chats and turns are kept, and warn if several processes do not share them.
 
-    Of several endpoints of an app that keep them alike, only the first logs it.
+    If several endpoints of an app keep them in the same places, only the first one logs it.
     """
     _show_lines()
     _say(_place(history), _place(store))
@@ -138,7 +136,7 @@ def _place(kept: HistoryStore | TurnStore | Literal["client"]) -> str:
         return "in memory"
     if isinstance(kept, History):
         return f"in {kept.name}"
-    # The store on Redis, whose packages may not be installed, has a name; one of the app's own may have none.
+    # The Redis store has a name, and its packages may not be installed. A store of the app's own may have no name.
     return f"in {getattr(kept, 'name', type(kept).__name__)}"
 
 
@@ -156,9 +154,8 @@ def _show_lines() -> None:
 
 
 def count_processes(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """The number of processes that the server of this command line runs; 1 if it cannot be seen."""
-    # Where the number of workers is an argument of `uvicorn.run`, only the settings that uvicorn starts its processes
-    # with have it.
+    """The number of processes that the server of this command line runs; 1 if it is unknown."""
+    # `uvicorn.run(workers=…)` leaves a trace only in the settings that uvicorn passes to its processes.
     config: Any = getattr(multiprocessing.current_process(), "_kwargs", {}).get("config")
     if config is not None:
         return 1 if config.should_reload else config.workers
