@@ -30,8 +30,7 @@ from usechat.protocol.chunks import (
     ToolOutputAvailable,
     ToolOutputError,
 )
-from usechat.protocol.closing import closing
-from usechat.protocol.state import StreamState
+from usechat.protocol.state import StreamState, closing
 from usechat.protocol.tables import ANYTIME, MESSAGE, PARTS, PartState, Phase
 
 __all__ = ["BREACHES", "LEGAL", "Breach", "state_after"]

@@ -31,11 +31,10 @@ from typing import Final, ParamSpec, Protocol, cast
 from usechat.errors import RequestError, TailChangedError
 from usechat.protocol.chunks import Abort, Chunk, Error, Start
 from usechat.protocol.clients import CLIENTS
-from usechat.protocol.closing import closing
 from usechat.protocol.frames import Frames, decode_frame
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
-from usechat.protocol.state import StreamState
+from usechat.protocol.state import StreamState, closing
 from usechat.slices import Slices
 from usechat.stores import (
     Claim,
