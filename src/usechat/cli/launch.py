@@ -30,8 +30,8 @@ from usechat.integrations import EXTRAS, find_agent
 from usechat.integrations.open_harness.agent import ChatRuns, OpenHarnessAgent, Runtime, RuntimeMaker
 from usechat.integrations.open_harness.translator import TransportOptions, read_options
 from usechat.server.app import create_app, how_to_connect
-from usechat.server.arguments import check_path
 from usechat.server.origins import LOOPBACK_HOSTS
+from usechat.server.startup import check_path
 
 __all__ = ["run"]
 

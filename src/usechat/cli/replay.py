@@ -58,8 +58,8 @@ def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
     from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 
-    from usechat.server.arguments import check_path
     from usechat.server.origins import cors, host_check
+    from usechat.server.startup import check_path
 
     check_path(path)
 
