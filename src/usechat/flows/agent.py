@@ -27,8 +27,7 @@ from msgspec import Struct
 from usechat.errors import AgentError
 from usechat.events import Mapper
 from usechat.events.mapper import STRUCTURED_OUTPUT
-from usechat.flows.node_runs import RESUME_MESSAGE
-from usechat.flows.nodes import AgentFunction, NodeContext, NodeFunction, without_state
+from usechat.flows.nodes import RESUME_MESSAGE, AgentFunction, NodeContext, NodeFunction, without_state
 from usechat.flows.scheduling import Command
 from usechat.integrations import Integration, agent_of, mapper_of
 from usechat.protocol import chunks as c

@@ -1,12 +1,13 @@
 """Evaluates expressions in a process of its own, where one that never ends, or needs all memory, harms nobody.
 
-`workers` runs this file as a script, with an isolated interpreter. It imports only the standard library and JSONata, so
-that the process is ready in a fifth of a second. Requests and answers are JSON, each behind its length as four bytes.
+`expressions` runs this file as a script, with an isolated interpreter. It imports only the standard library and
+JSONata, so that the process is ready in a fifth of a second. Requests and replies are JSON, each behind its length as
+four bytes.
 
 The process has one thread and does one thing after the other: read a request, set the timer, evaluate, unset the timer,
-write the answer. It ends when its input is closed, when the timer runs out (1 s of processor time; the system sends
-`SIGPROF`, also inside C code), and by a `MemoryError` when it needs more than 256 MB. `workers` imports this file as
-well, for its limits and frames, and `expressions` for its sentences about errors.
+write the reply. It ends when its input is closed, when the timer runs out (1 s of processor time; the system sends
+`SIGPROF`, also inside C code), and by a `MemoryError` when it needs more than 256 MB. `expressions` imports this
+file as well, for its limits, its frames and its error messages.
 """
 
 import json

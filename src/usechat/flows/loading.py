@@ -10,8 +10,7 @@ import msgspec
 import yaml
 
 from usechat.errors import FlowError
-from usechat.flows.plan import Plan
-from usechat.flows.spec import Flow, FlowFile, line_of, read_flow
+from usechat.flows.spec import Flow, FlowFile, Plan, line_of, read_flow
 
 __all__ = ["load_flow", "parse_flow"]
 

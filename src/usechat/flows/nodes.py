@@ -21,6 +21,7 @@ from usechat.turns.threads import is_any
 
 __all__ = [
     "BUILT_IN",
+    "RESUME_MESSAGE",
     "AgentFunction",
     "Cancel",
     "CancelReason",
@@ -36,6 +37,9 @@ __all__ = [
 
 _Node = TypeVar("_Node", bound=Callable[..., Awaitable[Any]])
 CancelReason: TypeAlias = Literal["pause", "abort", "timeout"]
+
+RESUME_MESSAGE: Final = "continue"
+"""The resume message of a run that goes on without one."""
 
 # Only the runtime emits events of these types.
 _OF_THE_RUNTIME: Final = ("flow:", "node:", "edge:", "loop:", "command:", "runtime:")

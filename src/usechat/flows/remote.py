@@ -41,8 +41,8 @@ from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketExcepti
 from websockets.uri import parse_uri
 
 from usechat.errors import FlowError, RuntimeBusyError
-from usechat.flows.journal import Listeners
 from usechat.flows.scheduling import Command, Event, RunSnapshot, RunStatus
+from usechat.flows.store import Listeners
 
 __all__ = ["RUNS_HEADER", "RemoteRuntime", "pauses"]
 

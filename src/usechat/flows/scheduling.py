@@ -24,7 +24,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from usechat.errors import FlowError
 from usechat.flows.expressions import ExpressionError, Scope
-from usechat.flows.plan import Plan, PlannedEdge, PlannedNode
+from usechat.flows.spec import Plan, PlannedEdge, PlannedNode
 
 __all__ = ["Command", "Event", "Overlap", "RunSnapshot", "RunStatus", "Schedule", "skipped_output"]
 
