@@ -12,7 +12,7 @@ from usechat.events import AgentEvent
 from usechat.flows import FlowRuntime, agent_node
 from usechat.protocol.chunks import Error, File, MessageMetadata
 from usechat.protocol.writer import MessageWriter
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 
 pytestmark = pytest.mark.anyio
 

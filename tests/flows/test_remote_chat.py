@@ -31,7 +31,7 @@ from usechat.integrations.open_harness.agent import OpenHarnessAgent
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, TextDelta
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import decode_request
-from usechat.transports.agent import AgentTransport
+from usechat.transports import AgentTransport
 from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,7 @@ from usechat.integrations.open_harness.translator import TransportOptions
 from usechat.protocol.chunks import Abort, Chunk, Data, Error, Finish, Start, TextDelta
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import Trigger, decode_request
-from usechat.transports.agent import AgentTransport
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import AgentTransport, OpenHarnessChatTransport
 from usechat.turns.chat import Chat
 from usechat.turns.settings import TurnLimits
 

@@ -12,7 +12,7 @@ from usechat.events import AgentEvent, Reasoning, StructuredOutput, ToolCall, To
 from usechat.flows import FlowRuntime, agent_node, load_flow
 from usechat.integrations.open_harness.translator import TransportOptions
 from usechat.server.page import PageAgent, PagePrompt
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 from usechat.turns.chat import Chat
 
 __all__ = ["PAGE", "make_agent"]
