@@ -319,7 +319,9 @@ BUILT_IN: Final[Mapping[str, NodeFunction]] = {"constant": _constant, "echo": _e
 
 
 class AgentFunction:
-    """A node function that runs an agent, and so needs a text as its prompt."""
+    """A node function that runs an agent, whose prompt is a text."""
+
+    uses_state = False
 
     def __init__(self, run: NodeFunction) -> None:
         self._run = run
