@@ -7,8 +7,8 @@ to end, and settle it. Commands come in between, by `dispatch`, which never wait
 A run is `idle`, `running`, then `paused`, `aborted` or `complete`; only a paused one can go on. The rounds end when no
 node is left, when an error of the flow (`FlowError`) makes the run `complete`, or by one of two flags:
 
-- `_halted`: a command, or a node, paused or aborted the run. Its status and event change at once. The nodes are
-  interrupted, and `run` returns when their tasks have ended.
+- `_halted`: a command or a node paused or aborted the run. `_halt` changes its status, emits its event and interrupts
+  its nodes at once; `run` returns when their tasks have ended.
 - `_failed`: a node failed and no policy allows for it. The other nodes are interrupted, and the run ends as `complete`
   with the event's status `failed`.
 
@@ -62,7 +62,7 @@ from usechat.turns.pump import Unused
 __all__ = ["FlowRuntime"]
 
 _log = logging.getLogger("usechat")
-# How many seconds a node may go on after it was cancelled before the run goes on without it.
+# Seconds that a cancelled node may take to end before the run continues without it.
 _WIND_DOWN: Final = 1.0
 _ABANDONED: Final[set[asyncio.Task[None]]] = set()
 
@@ -76,7 +76,7 @@ class _Failed(Struct, frozen=True):
 
 
 class _Stopped(Struct, frozen=True):
-    """The node was interrupted; `output` is what a paused one returned all the same, or UNSET."""
+    """The node was interrupted; `output` is what it returned after a pause, or UNSET."""
 
     output: Any = UNSET
 
@@ -85,7 +85,7 @@ _Outcome: TypeAlias = _Done | _Failed | _Stopped
 
 
 class _Ended(Struct, frozen=True):
-    """How a node ended, and the event that the runtime has yet to emit for it."""
+    """How a node ended, and the event that the runtime still has to emit for it."""
 
     outcome: _Outcome
     run_id: str
@@ -93,7 +93,7 @@ class _Ended(Struct, frozen=True):
 
 
 class _Invocation:
-    """A node on its way with one input."""
+    """One node with one input, from its first attempt to its last."""
 
     def __init__(self, node: NodeFunction, new_context: Callable[[], NodeContext], policy: Policy) -> None:
         self._node = node
@@ -103,7 +103,7 @@ class _Invocation:
         self._interrupted = asyncio.Event()
 
     def interrupt(self, reason: CancelReason) -> None:
-        """End the node; what it returns now counts only if it is paused."""
+        """Cancel the node; what it returns from now on counts only after a pause."""
         self._interrupted.set()
         self._context.cancel.cancel(reason)
 
@@ -143,8 +143,8 @@ class _Invocation:
                 timer.cancel()
             context.close()
             if not task.done():
-                _log.warning("node %s goes on although it was cancelled, and is left to itself", context.node_id)
-                # The event loop alone would not keep it.
+                _log.warning("node %s has not ended %g s after it was cancelled", context.node_id, _WIND_DOWN)
+                # The event loop has only a weak reference to it.
                 _ABANDONED.add(task)
                 task.add_done_callback(_ABANDONED.discard)
         return ended[0] if ended else self._outcome(None)
@@ -155,7 +155,7 @@ class _Invocation:
             ended.append(self._outcome(_Done(output)))
         except asyncio.CancelledError:
             raise
-        # A task that raises what is meant to end the process ends at least its event loop.
+        # A SystemExit or KeyboardInterrupt that leaves a task ends the event loop.
         except BaseException as error:  # noqa: BLE001
             _log.warning("node %s failed", self._context.node_id, exc_info=error)
             ended.append(self._outcome(_Failed(_text(error))))
@@ -175,17 +175,17 @@ class _Invocation:
 def _text(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
-    # The text of an error is the node author's code, too.
+    # `__str__` is the node author's code, too.
     except BaseException:  # noqa: BLE001
         return type(error).__name__
 
 
 class _NodeRuns:
-    """Runs the nodes of one schedule, once or for each item; `halting` asks whether to begin another one.
+    """Runs the nodes of one schedule, once or for each item; none begins while `halting()` is true.
 
-    `interrupted` are the nodes that were running when an earlier run ended, and that did not run again yet; `run_ids`
-    has the last run id of each node that is not over. `answers` has the nodes that have asked and are not over: each
-    with its resume message, or None until the run goes on.
+    `interrupted` are the nodes that were running when an earlier call of `run` ended, and have not run again yet.
+    `run_ids` has the last run id of each node that is not over. `answers` has the nodes that have asked and are not
+    over: each with its resume message, or None until the run is resumed.
     """
 
     def __init__(
@@ -198,7 +198,6 @@ class _NodeRuns:
         halting: Callable[[], bool],
         new_context: Callable[[str, str, Inbox, str | None], NodeContext],
     ) -> None:
-        self.resume_message: str | None = None
         self._functions = functions
         self._schedule = schedule
         self._emit = emit
@@ -208,7 +207,7 @@ class _NodeRuns:
         self.interrupted: set[str] = set()
         run = schedule.run
         self.run_ids: dict[str, str] = {} if run.node_runs is UNSET else dict(run.node_runs)
-        # The original pauses only by a command, and gives the message to all nodes that ran then.
+        # The original pauses only by a command, and the message is for all nodes that were running then.
         paused = run.node_status.items() if run.status == "paused" else ()
         asked: dict[str, str | None] = {name: None for name, status in paused if status == "running"}
         self.answers = asked if run.answers is UNSET else dict(run.answers)
@@ -235,12 +234,12 @@ class _NodeRuns:
         return [name for name, run_id in self.run_ids.items() if run_id in self._invocations]
 
     def forget(self, name: str) -> None:
-        """The node is over, or begins from its beginning."""
+        """Drop what is kept for a node that is over or starts again from its first item."""
         self.interrupted.discard(name)
         self.answers.pop(name, None)
 
-    def recover(self) -> None:
-        """Let the nodes that an earlier run was interrupted in run again, those that have asked with the message."""
+    def recover(self, message: str) -> None:
+        """Make interrupted nodes pending again, and give the message to those that have asked."""
         status = self._schedule.run.node_status
         running = {name for name in status if status[name] == "running"}
         status.update(dict.fromkeys(running, "pending"))
@@ -248,9 +247,9 @@ class _NodeRuns:
         asked = [name for name, answer in self.answers.items() if answer is None]
         # An agent takes any message, also one that it did not ask for.
         given = asked or [name for name in self.interrupted if self._is_agent(name)]
-        self.answers.update(dict.fromkeys(given, self.resume_message or RESUME_MESSAGE))
+        self.answers.update(dict.fromkeys(given, message))
         unread = {command["runId"] for command in self.unread()}
-        # The original keeps no run ids: with it, the only inbox that was not read is that of the interrupted node.
+        # The original stores no run ids: there, the only unread inbox is that of the interrupted node.
         if len(self.interrupted) == len(unread) == 1:
             self.run_ids.setdefault(*self.interrupted, *unread)
 
@@ -336,12 +335,12 @@ class FlowRuntime:
     """One run of a flow.
 
     `nodes` are the node types beside `constant` and `echo`. With a `store`, a run that was paused, or whose process
-    died, goes on in another runtime that gets its `run_id`: nodes that were done do not run again, those that were
+    died, continues in another runtime with the same `run_id`: nodes that were done do not run again, nodes that were
     running do. Up to `concurrency` nodes run at the same time; 1 keeps the order of the file. `unused` counts the
-    events of its agents that could not be used; you may replace the counter. Set `drain` to a function that waits until
-    the page has most of the events: agents that say much wait for it.
+    events of its agents that could not be mapped; you may replace the counter. Set `drain` to a function that waits
+    until the page has read most events: agents await it every 16 events.
 
-    All methods belong to the thread of the event loop. `run` may be called again after a pause.
+    Call all methods in the thread of the event loop. Call `run` again after a pause.
     """
 
     def __init__(
@@ -360,13 +359,13 @@ class FlowRuntime:
             ValueError: the concurrency is less than 1.
         """
         if concurrency < 1:
-            raise ValueError("At least one node must be able to run.")
+            raise ValueError(f"concurrency is {concurrency}: at least one node must be able to run.")
         self._plan = Plan(read_flow(flow))
         self._functions = {**BUILT_IN, **nodes}
         check_nodes(self._plan.flow, self._functions)
         self._overlap = Overlap(self._plan, lambda kind: uses_state(self._functions[kind]))
         if run_id is not None and store is None:
-            raise FlowError("A run cannot be resumed without a store.", remedy="Give the store that has kept it.")
+            raise FlowError("A run cannot be resumed without a store.", remedy="Pass the store that has the run.")
         self.unused = Unused()
         self.drain: Callable[[], Awaitable[None]] | None = None
         self._store = store
@@ -375,6 +374,7 @@ class FlowRuntime:
         initial = self._plan.flow.state.initial if self._plan.flow.state else {}
         self._journal = Journal(run_id or str(uuid.uuid4()), store)
         self._adopt(RunSnapshot(run_id=self._journal.run_id, state=as_json(initial)))
+        self._resume_message = RESUME_MESSAGE
         self._one_at_a_time = asyncio.Lock()
         self._halted = False
         self._failed = False
@@ -385,11 +385,11 @@ class FlowRuntime:
         return self._nodes.waiting()
 
     def on_event(self, listener: Callable[[Event], None]) -> Callable[[], None]:
-        """Give the listener each event from now on; the result ends that. One that raises is logged and ignored."""
+        """Call the listener with each event from now on; the result removes it. Its errors are logged and ignored."""
         return self._journal.listeners.add(listener)
 
     def snapshot(self) -> RunSnapshot:
-        """A copy of all that the run is now; of a run in the store, only after `load` or `run`."""
+        """A copy of the run's whole state; a stored run has it only after `load` or `run`."""
         self._run.inbox = self._nodes.unread()
         self._run.node_runs = self._nodes.run_ids or UNSET
         # That no node has asked matters only in a paused run.
@@ -399,7 +399,7 @@ class FlowRuntime:
         return copy
 
     async def load(self) -> None:
-        """Load the run that is to be resumed; `run` does it if nobody did.
+        """Load the stored run; `run` does it if you did not.
 
         Raises:
             FlowError: the store has no such run.
@@ -410,12 +410,10 @@ class FlowRuntime:
         if stored is None:
             raise FlowError(f"No snapshot found for runId {self._to_load}.", remedy="Start a new run.")
         self._to_load = None
-        message = self._nodes.resume_message
         self._adopt(stored)
-        self._nodes.resume_message = message
 
     async def run(self, input: Mapping[str, Any] | None = None) -> RunSnapshot:  # noqa: A002
-        """Run the flow until it is complete, paused or aborted; a run that was begun goes on.
+        """Run the flow until it is complete, paused or aborted; a paused or interrupted run continues.
 
         Raises:
             FlowError: the run is over already, or the flow cannot go on: a loop has reached its cap, a condition
@@ -432,13 +430,13 @@ class FlowRuntime:
                 self._run.status = "complete"
                 raise
             finally:
-                self._nodes.resume_message = None
+                self._resume_message = RESUME_MESSAGE
                 self._save()
                 await self._journal.settled()
             return self.snapshot()
 
     async def aclose(self) -> None:
-        """Wait until all that has happened is stored.
+        """Wait until everything is stored.
 
         Raises:
             Exception: what the store raised.
@@ -448,14 +446,14 @@ class FlowRuntime:
     def dispatch(self, command: Command) -> None:
         """Take a command.
 
-        After `pause`, or an `abort` that is `resumable`, the message of `resume` is for all nodes that were running,
-        unless the `reason` of the abort is `shutdown`: then, as after a crash, it is for agents only.
+        After `pause` or a `resumable` `abort`, the message of `resume` is for all nodes that were running. If the
+        `reason` of the abort is `shutdown`, it is for agents only, as after a crash.
 
         Raises:
             FlowError: there is no such command, it lacks its `runId`, or the run is over or not loaded.
         """
         if self._to_load is not None and command.get("type") != "resume":
-            raise FlowError("The run is not loaded yet.", remedy="Await load() before.")
+            raise FlowError("The run is not loaded yet.", remedy="Await load() first.")
         match command:
             case {"type": "send" | "reply"}:
                 self._deliver(command)
@@ -503,7 +501,7 @@ class FlowRuntime:
         if fresh or value is not None:
             self._run.input = as_json(dict(value or {}))
         self._halted = self._failed = False
-        self._nodes.recover()
+        self._nodes.recover(self._resume_message)
         self._run.status = "running"
         self._emit({"type": "flow:start", "flowName": self._plan.flow.name} if fresh else {"type": "flow:resumed"})
 
@@ -521,7 +519,7 @@ class FlowRuntime:
                 for task in [task for task in tasks if task.done()]:
                     await _whole(self._settle(tasks.pop(task), task.result()))
         finally:
-            # Now, since the nodes that are left may take their time.
+            # Before the other nodes end, which may take a while.
             self._save()
             for task in tasks:
                 task.cancel()
@@ -529,7 +527,7 @@ class FlowRuntime:
         self._end()
 
     async def _choose(self, most: int) -> list[PlannedNode]:
-        """Take the next nodes that are ready, and skip those that are not to be run."""
+        """Choose up to `most` nodes that are ready, and skip those whose edges or condition say so."""
         chosen: list[PlannedNode] = []
         while len(chosen) < most and not self._halted and not self._failed:
             node = self._schedule.ready()
@@ -583,7 +581,7 @@ class FlowRuntime:
                     if output is not UNSET:
                         self._run.outputs[name] = output
         finally:
-            # At once: the journal may write the events of a node that is over at any moment from now on.
+            # At once, because the journal may write the events of the node at any moment from now on.
             self._save()
 
     def _note_failure(self, name: str, error: str) -> None:
@@ -602,7 +600,7 @@ class FlowRuntime:
         self._save()
 
     def _halt(self, command: Command, *, resumable: bool, asks: Iterable[str] = ()) -> None:
-        """Pause or end the run; the message that a paused one goes on with is for the nodes that `asks` names."""
+        """Pause or abort the run; the message that resumes it is for the nodes in `asks`."""
         self._received(command)
         if self._run.status in ("complete", "aborted") or (resumable and self._run.status == "paused"):
             return
@@ -618,7 +616,7 @@ class FlowRuntime:
         if self._run.status in ("complete", "aborted"):
             raise self._not_resumable()
         message = command.get("message")
-        self._nodes.resume_message = message if isinstance(message, str) and message else RESUME_MESSAGE
+        self._resume_message = message if isinstance(message, str) and message else RESUME_MESSAGE
         self._run.status = "running"
         self._emit({"type": "flow:resumed"})
 
@@ -646,12 +644,12 @@ class FlowRuntime:
             for group in groups:
                 events.extend(group)
         finally:
-            # An error in the last of them does not undo the others.
+            # An error in the last group does not undo the others.
             self._journal.emit(events)
 
 
 async def _whole(settling: Coroutine[None, None, None]) -> None:
-    """Wait for it, also if the run is cancelled meanwhile: a node that is over must not run again."""
+    """Finish the coroutine even if the run is cancelled meanwhile: a node that is over must not run again."""
     task = asyncio.create_task(settling)
     try:
         await asyncio.shield(task)
