@@ -70,7 +70,7 @@ class Retry(_Written, frozen=True, kw_only=True):
 
 
 class Policy(_Written, frozen=True, kw_only=True):
-    """What happens around a node: a timeout counts for each attempt, and cancels it."""
+    """Retries, the timeout of each attempt, and whether the run continues if the node fails."""
 
     retry: Retry | None = None
     timeout_ms: _Count | None = None
@@ -78,7 +78,7 @@ class Policy(_Written, frozen=True, kw_only=True):
 
 
 class Node(_Written, frozen=True, kw_only=True):
-    """`input` may hold bindings; `ui` is the editor's and is not read."""
+    """`input` may contain bindings; `ui` is for editors and is not read."""
 
     id: _Name
     type: _Name
@@ -89,14 +89,14 @@ class Node(_Written, frozen=True, kw_only=True):
 
 
 class ForEach(_Written, frozen=True, kw_only=True):
-    """`items` (`in` in the file) is a binding that gives an array; `name` (`as`) is what bindings call one of them."""
+    """`items` (`in` in the file) is a binding to an array; `name` (`as`) is the name of an item in bindings."""
 
     items: _Name = field(name="in")
     name: _Name = field(name="as")
 
 
 class Edge(_Written, frozen=True, kw_only=True):
-    """An edge with `max_iterations` may lead back, and is not waited for."""
+    """An edge with `max_iterations` may lead back to an earlier node, and its target does not wait for it."""
 
     source: _Name = field(name="from")
     target: _Name = field(name="to")
@@ -124,7 +124,7 @@ class Flow(_Written, frozen=True, kw_only=True):
     state: FlowState | None = None
 
     def error(self, path: str, problem: str, remedy: str) -> FlowError:
-        """Make the error that says what is wrong at a path such as `nodes[0].when`."""
+        """The error for a problem at a path such as `nodes[0].when`."""
         return FlowError(problem, remedy=remedy, path=path)
 
 
@@ -139,9 +139,9 @@ class FlowFile(Flow, frozen=True, kw_only=True):
 
 
 def read_flow(flow: Any, *, place: Callable[[str], str] = str) -> Flow:
-    """Check the fields of a flow that was made in Python, as Structs or as JSON-shaped dicts.
+    """Check the fields of a flow: Structs, or JSON-shaped dicts.
 
-    An unknown field is left out, as in the original, and logged; `place` says how the log calls its path.
+    Unknown fields are ignored, as in the original, and logged; `place` turns a path into its name in the log.
 
     Raises:
         FlowError: a field is missing, or of a wrong type.
@@ -152,8 +152,8 @@ def read_flow(flow: Any, *, place: Callable[[str], str] = str) -> Flow:
     read = _convert(data)
     for path, name, known in _unknown(data, msgspec.to_builtins(read)):
         meant = nearest(name, known)
-        hint = f"did you mean `{meant}`?" if meant else f"there are {', '.join(known)}."
-        _log.warning("%s: There is no field `%s` here, and it is not read; %s", place(path), name, hint)
+        hint = f"Did you mean `{meant}`?" if meant else f"The fields are {', '.join(known)}."
+        _log.warning("%s: The unknown field `%s` is ignored. %s", place(path), name, hint)
     return read
 
 
@@ -163,9 +163,9 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | No
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The remedy for a name that is not known."""
+    """The remedy for an unknown name."""
     meant = nearest(name, known)
-    return f"Did you mean {meant!r}?" if meant else f"Name one of: {', '.join(sorted(known)) or 'none yet'}."
+    return f"Did you mean {meant!r}?" if meant else f"Use one of: {', '.join(sorted(known)) or 'none yet'}."
 
 
 def _convert(data: Any) -> Flow:
@@ -173,7 +173,7 @@ def _convert(data: Any) -> Flow:
         return msgspec.convert(data, Flow)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$")
-        problem, remedy = f"{problem}.", "Write a value of that kind; a text that looks like a number needs quotes."
+        problem, remedy = f"{problem}.", "Write a value of that type. Text that looks like a number needs quotes."
         missing = _FIELD.fullmatch(problem)
         if missing is not None:
             problem, remedy = f"The field `{missing[1]}` is missing.", "Add it."
@@ -184,7 +184,7 @@ _Unknown: TypeAlias = tuple[str, str, list[str]]
 
 
 def _unknown(data: Any, read: Any, path: str = "") -> Iterator[_Unknown]:
-    """The path and the name of each field that was not read, and the names of those that can be."""
+    """The path and the name of each unknown field, and the names that are known there."""
     if isinstance(data, list):
         for number, (item, one) in enumerate(zip(cast("list[Any]", data), read, strict=True)):
             yield from _unknown(item, one, f"{path}[{number}]")
@@ -250,12 +250,12 @@ class PlannedNode(Struct, frozen=True):
 class Plan:
     """The nodes of a flow by id, in the order of the file.
 
-    `reads` has the names that the expressions read which are evaluated when a node is run and left. `oddities` are
-    paths, and what may be a mistake there.
+    `reads` has, for each node, the names that its expressions and those of its outgoing edges read. `oddities` are
+    paths, each with what may be a mistake there.
     """
 
     def __init__(self, flow: Flow) -> None:
-        """Check the flow as a whole; if it could not run, raise a `FlowError`."""
+        """Check the flow as a whole, and raise a `FlowError` if it could not run."""
         self.flow = flow
         self.oddities: list[tuple[str, str]] = []
         self._check_nodes()
@@ -272,7 +272,7 @@ class Plan:
             if node.id in seen:
                 raise self.flow.error(path, f"Two nodes have the id {node.id!r}.", "Give one of them another id.")
             if node.id in _TAKEN:
-                problem = f"Expressions know {node.id!r} as something else."
+                problem = f"The id {node.id!r} is reserved for expressions."
                 raise self.flow.error(path, problem, "Give the node another id.")
             seen.add(node.id)
 
@@ -330,12 +330,12 @@ class Plan:
         for planned in incoming:
             gate = gate or planned.edge.gate
             if planned.edge.gate not in (None, gate):
-                problem = f"The edges to {planned.edge.target!r} do not agree whether `any` or `all` of them open it."
+                problem = f"The edges to {planned.edge.target!r} have different gates."
                 raise self.flow.error(f"{planned.path}.gate", problem, "Give them the same `gate`.")
         return gate or "all"
 
     def _compiled(self, reader: str, path: str, compiling: Callable[[Check], _T], *items: str) -> _T:
-        """Compile what the node `reader` evaluates, which may also name the `items` of a `forEach`."""
+        """Compile an expression of the node `reader`, which may also use the `items` of a `forEach` by name."""
 
         def check(parsed: Parsed) -> None:
             self._check_names(path, parsed, items)
@@ -355,21 +355,21 @@ class Plan:
             if name not in _TAKEN:
                 raise ExpressionError(f"There is no node {name!r}.", remedy=_remedy(name, ids))
             if name == "flow" and inner not in (None, "input"):
-                remedy = f"Write flow.input.{inner} for what the run was given."
-                raise ExpressionError(f"`flow` has an `input`, and no {inner!r}.", remedy=remedy)
+                remedy = f"Write flow.input.{inner} for a field of the run's input."
+                raise ExpressionError(f"`flow` has no {inner!r}, only `input`.", remedy=remedy)
             if name == "state" and inner is not None:
                 self._check_state(path, inner)
 
     def _check_state(self, path: str, name: str) -> None:
         initial = self.flow.state.initial if self.flow.state else {}
         meant = nearest(name, initial, cutoff=0.8)
-        # A node may put there what it likes.
+        # A node may add any name to the state later.
         if name not in initial and meant is not None:
-            self.oddities.append((path, f"The state has no {name!r} at first; did you mean {meant!r}?"))
+            self.oddities.append((path, f"The initial state has no {name!r}. Did you mean {meant!r}?"))
 
 
 def _remedy(name: str, ids: list[str]) -> str:
     parts = [known for known in ids if not known.isidentifier() and name in re.split(r"\W+", known)]
     if parts:
-        return f"Write `{parts[0]}`, with the backticks, if that is meant."
+        return f"If you mean `{parts[0]}`, write it with the backticks."
     return suggestion(name, [*ids, *_TAKEN])
