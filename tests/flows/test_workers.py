@@ -12,7 +12,7 @@ HUNGRY: list[tuple[str, str]] = [
     ("$match(text, /(x+)+$/)", "took longer than 1 s, or needed more than 256 MB."),
     ("[1..9999999]", "took longer than 1 s, or needed more than 256 MB."),
     ("$reduce([1..40], function($all, $_) { $all & $all }, text)", "took longer than 1 s, or needed more than 256 MB."),
-    ("$pad('', 5000000)", "gives more than 4 MB."),
+    ("$pad('', 5000000)", "returns more than 4 MB."),
     ("$length(huge)", "reads more than 4 MB."),
 ]
 

@@ -69,12 +69,12 @@ _ELSEWHERE: Final = object()
 OPERATORS: Final = ("equals", "not", "and", "or")
 """The names of a condition that is a tree."""
 
-# These take the context for an argument that is missing, although they have another one.
+# With one argument, these functions take the context as the other one.
 _WANT_TWO: Final = ("each", "lookup", "sift")
-# These never take the context, although they may be called without arguments.
+# Without arguments, these functions do not take the context.
 _WANT_NONE: Final = ("millis", "now", "random")
 _LITERALS: Final = ("number", "string", "value")
-# The parts of each kind of expression that see the same names as the whole.
+# The parts of each kind of expression that have the same context as the whole.
 _PARTS: Final[dict[str, tuple[str, ...]]] = {
     "apply": ("lhs", "rhs"),
     "binary": ("lhs", "rhs"),
@@ -94,9 +94,9 @@ _PARTS: Final[dict[str, tuple[str, ...]]] = {
 
 
 class ExpressionError(UsechatError):
-    """An expression that is wrong, or that failed over the values it was given.
+    """An expression is wrong, or failed with the values that it read.
 
-    `place` is where it stands within the value or the tree that it was found in.
+    `place` is its path within the value or the condition that contains it.
     """
 
     def __init__(self, problem: str, *, remedy: str = "Correct the expression (JSONata).") -> None:
@@ -106,7 +106,7 @@ class ExpressionError(UsechatError):
 
 
 class Worker:
-    """One process. It ends by itself when its input is closed, and so when this process is gone."""
+    """One process. It ends when its input is closed, and so when this process ends."""
 
     def __init__(self) -> None:
         # A group of its own: a Ctrl-C in the terminal is for the server, which may still want to finish a run.
@@ -131,7 +131,7 @@ class Worker:
     def let_go(self) -> None:
         """Close the pipes, so that the process ends as soon as it has nothing to do."""
         for pipe in (self._requests, self._replies):
-            # What was not written yet is written while closing, and nobody may be there to read it.
+            # `close` writes what is still buffered, and the process may be gone.
             with suppress(OSError):
                 pipe.close()
 
@@ -186,7 +186,7 @@ class Workers:
         except TimeoutError as failed:
             raise error(f"did not end within {self._timeout:g} s.") from failed
         except (OSError, RuntimeError) as failed:
-            raise error("could not be evaluated: this machine has no process left for it.") from failed
+            raise error("could not be evaluated: the system cannot start another process.") from failed
         finally:
             # Empty if the worker has replied.
             with self._lock:
@@ -221,7 +221,7 @@ class Workers:
                 worker = self._idle.pop() if self._idle else None
                 if worker is None or worker.process.poll() is None:
                     return worker
-                # Something outside of this process has ended it.
+                # Something else has killed it.
                 self._all.discard(worker)
             worker.end()
 
@@ -241,11 +241,11 @@ class Scope(Struct, frozen=True):
 
 
 class Parsed(Struct, frozen=True):
-    """What an expression is, before it is evaluated.
+    """A parsed expression.
 
-    `path` is set if it is nothing but names (`a.b.c`), `variable` if it is one (`$iteration`), `literal` if it is
-    `true`, a number or a text. `heads` are the first names of its paths that begin at the top, each with the name that
-    follows; `whole` says that it may read all that is there.
+    `path` is set if it consists of names only (`a.b.c`), `variable` if it is a variable (`$iteration`), `literal` if it
+    is `true`, a number or a string. `heads` has the first name of each path that begins at the top, with the name after
+    it; `whole` says that the expression may read everything.
     """
 
     path: tuple[str, ...] | None
@@ -258,7 +258,7 @@ class Parsed(Struct, frozen=True):
 Condition: TypeAlias = Callable[[Scope], Awaitable[bool]]
 Template: TypeAlias = Callable[[Scope], Awaitable[Any]]
 Check: TypeAlias = Callable[[Parsed], None]
-"""Sees each expression before it is used, and raises an `ExpressionError` over one that cannot be meant."""
+"""Checks each expression when it is compiled, and raises an `ExpressionError` if it cannot be right."""
 
 
 def _unchecked(_parsed: Parsed) -> None:
@@ -267,7 +267,7 @@ def _unchecked(_parsed: Parsed) -> None:
 
 class Expression:
     def __init__(self, text: str, check: Check = _unchecked) -> None:
-        """Check the expression; if it is wrong, raise an `ExpressionError`."""
+        """Check the expression, and raise an `ExpressionError` if it is wrong."""
         self.text = text
         try:
             self._parsed = parse(text)
@@ -276,7 +276,7 @@ class Expression:
         check(self._parsed)
 
     async def evaluate(self, scope: Scope) -> Any:
-        """The value as a copy; UNSET for what is not there, which JSONata tells from null.
+        """A copy of the value; UNSET if there is none, which in JSONata differs from null.
 
         Raises:
             ExpressionError: it failed, took too long, or needed too much memory.
@@ -290,7 +290,7 @@ class Expression:
         return await WORKERS.evaluate(self.text, names, scope.variables)
 
     def _look_up(self, scope: Scope) -> Any:
-        """The value, if that takes no more than to look it up."""
+        """The value if it can be looked up without JSONata, or `_ELSEWHERE`."""
         parsed = self._parsed
         if parsed.literal is not UNSET:
             return parsed.literal
@@ -301,7 +301,7 @@ class Expression:
         found: Any = scope.names
         for name in parsed.path:
             if isinstance(found, list):
-                # The rest of the path counts for each item.
+                # JSONata applies the rest of the path to each item.
                 return _ELSEWHERE
             if not isinstance(found, Mapping) or name not in found:
                 return UNSET
@@ -310,7 +310,7 @@ class Expression:
 
 
 def condition(when: str | Mapping[str, Any] | None, check: Check = _unchecked) -> Condition:
-    """Make the condition that a `when` stands for; none at all is true.
+    """Compile a `when`; a missing one is true.
 
     Raises:
         ExpressionError: it is wrong.
@@ -367,7 +367,7 @@ async def _holds(tree: Any, scope: Scope) -> bool:
 
 
 def template(value: Any, check: Check = _unchecked) -> Template:
-    """Make what fills the bindings in a value of the flow; it gives UNSET if the value is a binding that finds nothing.
+    """Compile the bindings in a value of the flow. The result is UNSET if the value is a binding that finds nothing.
 
     Raises:
         ExpressionError: one of its expressions is wrong.
@@ -442,7 +442,7 @@ def _pieces(text: str, check: Check) -> Iterator[str | Expression]:
 
 
 def _first_binding(text: str) -> tuple[str, str]:
-    """The expression up to the first `}}` that is not its own, and what follows."""
+    """The expression up to the first `}}` that is not part of it, and the text after that."""
     failures: list[ValueError] = []
     for end in re.finditer(r"(?=\}\})", text):
         try:
@@ -510,20 +510,20 @@ def _path(tree: Any) -> tuple[str, ...] | None:
 
 
 def _is_bare(symbol: Any) -> bool:
-    """Whether nothing is done to what the symbol gives: no filter, group, index or variable, and no `[]`."""
+    """Whether the symbol has no filter, group, index, variable or `[]`."""
     marks = ("stages", "predicate", "group", "focus", "index", "tuple", "ancestor", "keep_array", "consarray")
     return not any(getattr(symbol, mark, None) for mark in marks)
 
 
 class _Reads:
-    """Goes through the tree of an expression; what it does not know may read everything."""
+    """Finds the names that an expression reads. A kind of symbol that it does not know may read everything."""
 
     def __init__(self) -> None:
         self.heads: set[tuple[str, str | None]] = set()
         self.whole = False
 
     def top(self, symbol: Any) -> None:
-        """Look at an expression that sees the names at the top."""
+        """Visit an expression whose context is the top."""
         self._within([getattr(symbol, name, None) for name in ("stages", "predicate", "group")])
         if symbol.type == "path":
             self._path(symbol.steps)
@@ -544,19 +544,19 @@ class _Reads:
             self._within(first)
         else:
             self.top(first)
-        # A step with a variable (`a@$v.b`) leaves the next one where it was itself.
+        # After a step with a variable (`a@$v.b`), the next step has the same context as this one.
         self.whole = self.whole or any(step.focus is not None for step in steps)
         self._within(rest)
 
     def _within(self, inner: Any) -> None:
-        """Look for a way back to the top, in expressions that see something else."""
+        """Look for a way back to the top in expressions with another context."""
         for symbol in _symbols(inner, set()):
             if symbol.type == "parent" or (symbol.type == "variable" and symbol.value == "$"):
                 self.whole = True
 
 
 def _takes_all(symbol: Any) -> bool:
-    """Whether the expression takes all that it sees, by `$` or as the argument that a function is not given."""
+    """Whether the expression reads its whole context, by `$` or as a function's missing argument."""
     match symbol.type:
         case "variable":
             return symbol.value in ("", "$")
@@ -581,7 +581,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def _symbols(value: Any, seen: set[int]) -> Iterator[Any]:
-    """All symbols within; some of them have a way back to the one that holds them."""
+    """All symbols within a symbol, some of which refer back to it."""
     for symbol in _flat(value):
         if id(symbol) not in seen:
             seen.add(id(symbol))
