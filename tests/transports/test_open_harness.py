@@ -279,7 +279,7 @@ async def test_one_runtime_takes_one_run_of_one_chat() -> None:
     page = Page(transport)
     await read_until(await page.send(user("one")), "[one]")
     other = await Page(transport, "other").ask(user("two"))
-    assert other[-1] == Error("The runtime is at work for another chat.")
+    assert other[-1] == Error("The runtime is busy with another chat.")
     again = await page.ask(trigger="regenerate-message")
     assert again[-1] == Error("This runtime runs only once, so it cannot answer again.")
     ended = await page.ask(answer(), user("end", "u2"))
@@ -296,7 +296,7 @@ async def test_a_function_that_gives_one_runtime_twice_is_found_out(caplog: pyte
     await read_until(first, "[one]")
     for number, transport in enumerate((*transports, transports[0])):
         other = await Page(transport, f"other{number}").ask(user("two"))
-        assert (said(other), other[-1]) == ("", Error("The runtime is at work for another chat."))
+        assert (said(other), other[-1]) == ("", Error("The runtime is busy with another chat."))
     assert "a function that makes a new runtime each time" in caplog.text
     # The first chat is not disturbed.
     assert (await page.ask(answer(), user("end", "u2")))[-1] == Finish("stop")
@@ -455,7 +455,7 @@ async def test_a_runtime_that_raises_gives_one_error() -> None:
     runtime = Elsewhere()
     runtime.fault = RuntimeError("secret")
     chunks = await Page(OpenHarnessChatTransport(runtime)).ask(user("one"))
-    assert chunks[-1] == Error("The runtime did not take the message.")
+    assert chunks[-1] == Error("The runtime refused the message.")
     assert "secret" not in repr(chunks)
 
 

@@ -135,7 +135,7 @@ async def test_a_flow_that_says_more_than_is_read_is_aborted_and_ends_its_turn()
         await asyncio.Event().wait()
 
     runtimes = Runtimes(bursts)
-    with pytest.raises(AgentError, match="The flow said more than could be shown"):
+    with pytest.raises(AgentError, match="The flow was faster than the page could read"):
         await all_of(OpenHarnessAgent(runtimes).run(new_chat(user("one"))))
     assert runtimes.statuses == ["aborted"]
 
