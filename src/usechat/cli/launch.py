@@ -19,9 +19,8 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 from uvicorn.supervisors import ChangeReload
 
-from usechat.cli.databases import database_name, use_database
 from usechat.cli.listening import Server, configure, listen, serve
-from usechat.cli.options import ServeError, read_switches
+from usechat.cli.options import ServeError, database_name, read_switches, use_database
 from usechat.cli.serve import ServeSettings
 from usechat.cli.workers import run_workers
 from usechat.database import Database
