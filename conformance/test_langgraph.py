@@ -113,7 +113,7 @@ def test_an_approval_that_nobody_asked_for_is_refused(visit: Visit):
     answer = visit.server.http.post(visit.path, json=body)
     assert (answer.status_code, answer.text) == (
         409,
-        "This answers no tool call or approval that is open.",
+        "No open tool call or approval matches this answer. Reload the chat.",
     )
     # The one that was asked for can still be answered, and not with what is not allowed.
     forged["parts"][2]["approval"] = {"id": approval, "approved": True}

@@ -371,7 +371,6 @@ def test_each_option_is_in_the_guide_and_can_be_set_in_the_environment() -> None
 
 def test_without_the_servers_packages_it_says_what_to_install(usechat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for module in ("databases", "listening"):
-        monkeypatch.delitem(sys.modules, f"usechat.cli.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, "usechat.cli.listening", raising=False)
     sentence = "usechat gateway needs uvicorn. Install it with: pip install 'usechat[server]'\n"
     assert usechat("gateway", *REQUIRED) == (2, "", sentence)

@@ -8,7 +8,7 @@ from usechat.flows import FlowRuntime
 from usechat.integrations import INTEGRATIONS, agent_of
 from usechat.integrations.open_harness.agent import OpenHarnessAgent
 from usechat.integrations.plain import PlainAgent
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio

@@ -32,7 +32,7 @@ from usechat import (
 )
 from usechat.flows import FlowRuntime
 from usechat.protocol.chunks import Error
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 
 
 async def agent(chat: Chat) -> AsyncIterator[AgentEvent]:

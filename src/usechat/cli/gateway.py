@@ -8,7 +8,16 @@ import typer
 from msgspec import field
 from typer import Option
 
-from usechat.cli.options import Directory, ServeError, ServerSettings, check_seconds, command_of, refuse, refusing
+from usechat.cli.options import (
+    Directory,
+    ServeError,
+    ServerSettings,
+    check_seconds,
+    command_of,
+    database_name,
+    refuse,
+    refusing,
+)
 from usechat.gateway.settings import SWITCH, GatewaySettings
 from usechat.integrations.agent_ops.options import AgentOpsOptions
 
@@ -89,7 +98,6 @@ def gateway(settings: _Settings) -> None:
     if not (os.environ.get(_VARIABLE, "-") if settings.upstream_token is None else settings.upstream_token):
         refuse(f"The token of --upstream-token or {_VARIABLE} is empty: the upstream would get each user's own.")
     with refusing("usechat gateway", "server"):
-        from usechat.cli.databases import database_name
         from usechat.cli.listening import listen, serve
         from usechat.cli.sessions import use_directory
         from usechat.cli.workers import run_workers

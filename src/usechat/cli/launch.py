@@ -19,9 +19,8 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 from uvicorn.supervisors import ChangeReload
 
-from usechat.cli.databases import database_name, use_database
 from usechat.cli.listening import Server, configure, listen, serve
-from usechat.cli.options import ServeError, read_switches
+from usechat.cli.options import ServeError, database_name, read_switches, use_database
 from usechat.cli.serve import ServeSettings
 from usechat.cli.workers import run_workers
 from usechat.database import Database
@@ -30,8 +29,8 @@ from usechat.integrations import EXTRAS, find_agent
 from usechat.integrations.open_harness.agent import ChatRuns, OpenHarnessAgent, Runtime, RuntimeMaker
 from usechat.integrations.open_harness.translator import TransportOptions, read_options
 from usechat.server.app import create_app, how_to_connect
-from usechat.server.arguments import check_path
 from usechat.server.origins import LOOPBACK_HOSTS
+from usechat.server.startup import check_path
 
 __all__ = ["run"]
 

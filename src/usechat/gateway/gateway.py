@@ -48,19 +48,18 @@ from usechat.integrations.agent_ops.agent import AgentOpsAgent, Prompt, SessionC
 from usechat.integrations.agent_ops.socket import TOO_MANY, AbortedBy, SessionAddress
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
+from usechat.server.admission import ApprovalSigner
 from usechat.server.app import app_lifespan, service_routes
-from usechat.server.arguments import check_arguments, check_path, listed
 from usechat.server.auth import Authenticate, JwtAuth, authenticated, bearer_token, is_token
 from usechat.server.chat_history import ClientHistory
 from usechat.server.chats import Chats
 from usechat.server.endpoint import Found, TurnEndpoint
-from usechat.server.error_responses import json_error
 from usechat.server.metrics import Metrics
 from usechat.server.origins import check_origin
 from usechat.server.origins import cors as cors_middleware
-from usechat.server.requests import VisibleHeaders, check_id, json_body, last_seen
+from usechat.server.requests import VisibleHeaders, check_id, json_body, json_error, last_seen
 from usechat.server.responses import SlowReaders
-from usechat.server.signatures import ApprovalSigner
+from usechat.server.startup import check_arguments, check_path, listed
 from usechat.stores import TurnHead, TurnStore
 from usechat.stores.urls import LEASE, open_store
 from usechat.turns.failures import explain

@@ -14,11 +14,10 @@ from msgspec import UNSET, UnsetType, structs
 
 from usechat.protocol import chunks as c
 from usechat.protocol.clients import CLIENTS, ClientName, Release
-from usechat.protocol.closing import closing, closing_parts, with_input
 from usechat.protocol.codec import clean_chunk
 from usechat.protocol.messages import IDENTIFIER, TOOL_CALL_ID, UIMessage, is_tool_call
 from usechat.protocol.rules import local_error
-from usechat.protocol.state import CLOSED, Call, StreamState
+from usechat.protocol.state import CLOSED, Call, StreamState, closing, closing_parts, with_input
 from usechat.protocol.tables import UNFINISHED
 from usechat.protocol.values import UNLIMITED, VALUE_LIMIT, canonical, mend, plain
 

@@ -20,8 +20,7 @@ from usechat.protocol.reader import MessageReader
 from usechat.protocol.replay import chunks_of_parts
 from usechat.protocol.state import StreamState
 from usechat.protocol.writer import MessageWriter
-from usechat.server.admission import EXPIRED, admit, admit_unkept
-from usechat.server.signatures import ApprovalSigner, AskedCall, signed_approval_ids
+from usechat.server.admission import EXPIRED, ApprovalSigner, AskedCall, admit, admit_unkept, signed_approval_ids
 from usechat.slices import Slices
 from usechat.stores import TurnHead
 from usechat.turns.chat import NO_STATE

@@ -23,17 +23,25 @@ from usechat.integrations import AnyAgent
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, decode_request
-from usechat.server.arguments import check_arguments, check_path, listed
-from usechat.server.bearer import USER, Authenticate, authenticated
+from usechat.server.admission import ApprovalSigner
+from usechat.server.auth import USER, Authenticate, authenticated
 from usechat.server.chat_history import ClientHistory, ServerHistory
 from usechat.server.chats import Chats
-from usechat.server.error_responses import Endpoint, guarded, plain_error
 from usechat.server.metrics import Metrics
 from usechat.server.origins import check_origin, check_origins
-from usechat.server.requests import VisibleHeaders, address_of, check_body, check_id, json_body, last_seen
+from usechat.server.requests import (
+    Endpoint,
+    VisibleHeaders,
+    address_of,
+    check_body,
+    check_id,
+    guarded,
+    json_body,
+    last_seen,
+    plain_error,
+)
 from usechat.server.responses import SlowReaders, StreamLimits, TurnResponse
-from usechat.server.signatures import ApprovalSigner
-from usechat.server.startup import say_where_kept
+from usechat.server.startup import check_arguments, check_path, listed, say_where_kept
 from usechat.server.websocket import ChatSockets
 from usechat.stores import Reader, TurnStore
 from usechat.stores.urls import LEASE, open_store

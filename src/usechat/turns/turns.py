@@ -31,11 +31,10 @@ from typing import Final, ParamSpec, Protocol, cast
 from usechat.errors import RequestError, TailChangedError
 from usechat.protocol.chunks import Abort, Chunk, Error, Start
 from usechat.protocol.clients import CLIENTS
-from usechat.protocol.closing import closing
 from usechat.protocol.frames import Frames, decode_frame
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
-from usechat.protocol.state import StreamState
+from usechat.protocol.state import StreamState, closing
 from usechat.slices import Slices
 from usechat.stores import (
     Claim,
@@ -215,8 +214,7 @@ class Turns:
             outcome = turn.outcome or "stopped"
         is_ours = False
         try:
-            if outcome != "lost":
-                is_ours = await self._end(turn.claim, turn.last, outcome, turn.message, turn, state)
+            is_ours = outcome != "lost" and await self._end(turn.claim, turn.last, outcome, turn.message, turn, state)
         finally:
             turn.slot.leave()
             head = turn.claim.head

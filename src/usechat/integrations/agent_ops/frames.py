@@ -338,7 +338,11 @@ def _interactive_prompt(frame: Frame) -> FrameType:
 
 
 def _asked(text: str, options: Any, expires: float | None, actions: list[Frame] | None = None) -> dict[str, Any]:
-    fields = {"options": options if isinstance(options, list) else None, "actions": actions, "expiresAt": expires}
+    fields: dict[str, Any] = {
+        "options": options if isinstance(options, list) else None,
+        "actions": actions,
+        "expiresAt": expires,
+    }
     return {"text": text, **{name: value for name, value in fields.items() if value is not None}}
 
 
