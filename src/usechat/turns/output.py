@@ -21,6 +21,7 @@ from itertools import chain
 from typing import Final, ParamSpec
 
 from usechat.protocol.chunks import Chunk, TextDelta
+from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
 from usechat.stores import StopReason
 
@@ -81,6 +82,10 @@ class Output:
 
     async def drain(self) -> None:
         """Wait until the output is no longer full."""
+
+    def said(self) -> UIMessage | None:
+        """A copy of the message as it is now, with the one that it continues; None if nobody builds it."""
+        return None
 
     def take(self, chunks: Iterable[Chunk]) -> None:
         """Take chunks, each before the next one is made."""

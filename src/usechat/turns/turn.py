@@ -29,6 +29,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
+from msgspec import structs
+
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, FinishReason, ReasoningDelta, TextDelta
 from usechat.protocol.frames import Frames
 from usechat.protocol.messages import UIMessage
@@ -180,6 +182,12 @@ class Turn(Output):
         await self.claim.drain()
         while self._is_full() and self.outcome is None:
             await self.claim.log.drain()
+
+    def said(self) -> UIMessage:
+        with self.lock:
+            self.flush()
+            message = self._reader.message
+            return structs.replace(message, parts=[dict(part) for part in message.parts])
 
     def take(self, chunks: Iterable[Chunk]) -> None:
         frames, chunk, is_too_large = list[bytes](), None, False
