@@ -3,10 +3,10 @@
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what a framework cannot promise, and approvals for clients of 5, which do not know them."""
 
     def applies(item: pytest.Item) -> bool:
-        given: dict[str, Any] = getattr(item, "callspec").params if hasattr(item, "callspec") else {}
+        given = cast("Any", item).callspec.params if hasattr(item, "callspec") else dict[str, Any]()
         rows = {mark.args[0] for mark in item.iter_markers("row")}
         if "environment" not in given:
             return True
@@ -60,7 +60,7 @@ def pages_node() -> Iterator[Node]:
 
 
 @contextmanager
-def serve(environment: Environment, provider: Provider, folder: Path) -> Iterator[Served]:
+def serve(environment: Environment, provider: Provider, folder: Path) -> Generator[Served]:
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         port: int = listener.getsockname()[1]
         arguments = [environment.framework.app, str(listener.fileno()), f"sqlite:///{folder}/chats.db"]

@@ -185,7 +185,7 @@ def _heard_responses(body: JSON) -> list[Heard]:
         match item.get("type", "message"):
             case "message":
                 text, files = _content(item["content"])
-                role = "system" if item["role"] == "developer" else item["role"]
+                role: Any = "system" if item["role"] == "developer" else item["role"]
                 heard.append(Heard(role, text, files=files))
             case "function_call":
                 call = Call(item["name"], json.loads(item["arguments"] or "{}"), item["call_id"])
@@ -318,7 +318,8 @@ def _heard_anthropic(body: JSON) -> list[Heard]:
     heard = [Heard("system", _content(body["system"])[0])] if body.get("system") else []
     for message in body["messages"]:
         content = message["content"]
-        for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        blocks: list[JSON] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for block in blocks:
             if block["type"] == "tool_result":
                 text, _ = _content(block.get("content"))
                 heard.append(Heard("tool", text, call_id=block["tool_use_id"]))
@@ -339,10 +340,11 @@ def _heard_anthropic(body: JSON) -> list[Heard]:
 def _anthropic_events(reply: Reply) -> Iterator[JSON]:
     usage = {"input_tokens": USED["input"] - USED["cached"], "output_tokens": 1}
     usage |= {"cache_read_input_tokens": USED["cached"], "cache_creation_input_tokens": 0}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": MODEL, "content": []}
+    message: JSON = {"id": "msg_1", "type": "message", "role": "assistant", "model": MODEL, "content": []}
     yield {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}}
     yield {"type": "ping"}
     index = 0
+    deltas: list[JSON]
     if reply.reasoning:
         deltas = [{"type": "thinking_delta", "thinking": text} for text in reply.reasoning]
         deltas.append({"type": "signature_delta", "signature": "SIGNATURE"})

@@ -1,8 +1,9 @@
 """What the fake model answers: a function of the conversation, the same for every framework and every wire.
 
-A test says what it wants by the words of the user. The tools are those that each app in `apps/` has: `get_weather(city)`
-gives an object, `boom(reason)` fails, `pay(amount)` waits for the user's approval, `get_location()` is the page's,
-`wait()` never returns, and `helper(question)` is a sub-agent where the framework has one.
+A test says what it wants by the words of the user. The tools are those that each app in `apps/` has:
+`get_weather(city)` gives an object, `boom(reason)` fails, `pay(amount)` waits for the user's approval,
+`get_location()` is the page's, `wait()` never returns, and `helper(question)` is a sub-agent where the framework has
+one.
 """
 
 from collections.abc import Sequence
@@ -53,7 +54,7 @@ def answer(heard: Sequence[Heard]) -> Reply:
     return reply
 
 
-def _reply(heard: Sequence[Heard]) -> Reply:
+def _reply(heard: Sequence[Heard]) -> Reply:  # noqa: C901
     last = next((message for message in reversed(heard) if message.role in ("user", "tool")), Heard("user"))
     if last.role == "tool":
         results = [message.text for message in _since_call(heard)]

@@ -8,14 +8,18 @@ import pytest
 from pages import Message
 from provider import USED
 from talks import STEP, Served, Talk, calls, shown, text, until
+from usechat.protocol.clients import ClientName
 from usechat.protocol.verdict import judge, recorded_events
 
 APPROVALS = "lastAssistantMessageIsCompleteWithApprovalResponses"
 TOOLS = "lastAssistantMessageIsCompleteWithToolCalls"
-PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PNG = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
-def chunks(talk: Talk, words: str, client: str = "latest") -> list[dict[str, Any]]:
+def chunks(talk: Talk, words: str, client: ClientName = "latest") -> list[dict[str, Any]]:
     """The chunks of an answer as they stand on the wire, which is legal."""
     body = {"id": talk.chat, "message": {"id": "u1", "role": "user", "parts": [{"type": "text", "text": words}]}}
     answer = talk.server.http.post(f"/{client}/agent", json=body)
@@ -257,6 +261,6 @@ def test_an_answer_that_is_cut_off_says_so(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("client", ["portable", "latest"])
-def test_every_stream_is_legal(talk: Talk, client: str) -> None:
+def test_every_stream_is_legal(talk: Talk, client: ClientName) -> None:
     said = chunks(talk, "weather Paris Rome", client)
     assert said[-1]["type"] == "finish"

@@ -14,8 +14,13 @@ FUNCTIONS: dict[str, Callable[..., Awaitable[Any]]] = {
     "pay": pay,
     "wait": wait,
 }
-INPUTS = {"get_weather": {"city": "string"}, "boom": {"reason": "string"}, "pay": {"amount": "integer"}}
-INPUTS |= {"wait": {}, "get_location": {}}
+INPUTS: dict[str, dict[str, str]] = {
+    "get_weather": {"city": "string"},
+    "boom": {"reason": "string"},
+    "pay": {"amount": "integer"},
+    "wait": {},
+    "get_location": {},
+}
 SCHEMAS = [
     {
         "name": name,

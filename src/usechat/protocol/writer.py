@@ -106,6 +106,12 @@ class MessageWriter:
     def reasoning(self, delta: str, lane: str = "") -> list[c.Chunk]:
         return self._write("reasoning", delta, lane)
 
+    def begin_reasoning(self, lane: str = "") -> list[c.Chunk]:
+        """Begin reasoning that may have no text, only what its provider needs of it, unless the lane has it open."""
+        self._content()
+        self._put_all(self._lanes.enter("reasoning", lane))
+        return self._take()
+
     def end_part(self, *, lane: str = "", metadata: c.ProviderMetadata | UnsetType = UNSET) -> list[c.Chunk]:
         """End the lane's open text or reasoning, so that what follows is a part of its own.
 
