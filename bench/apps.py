@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import uvicorn
@@ -195,7 +196,7 @@ def open_harness(script: Script) -> Starlette:
     """A flow of one node, which emits the script as pieces of an agent's text."""
     # The other servers do without what it needs.
     from usechat.flows import FlowRuntime, NodeContext
-    from usechat.transports.open_harness import OpenHarnessChatTransport
+    from usechat.transports import OpenHarnessChatTransport
 
     async def speak(context: NodeContext, _value: object) -> None:
         async for delta in script(None):
@@ -222,7 +223,7 @@ def _pydantic_ai(name: str) -> Any:
 
 
 APPS: Final[dict[str, Callable[[Script], Starlette]]] = {
-    "usechat": create_app,
+    "usechat": partial(create_app, settings=_SETTINGS),
     "starlette": starlette,
     "pydantic-ai-adapter": pydantic_ai_adapter,
     "pydantic-ai-agent": pydantic_ai_agent,

@@ -7,18 +7,20 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "architecture.md"
 WAYS = (
-    "A POST, a text delta, bytes",
+    "A POST",
+    "A text delta",
     "A tool call",
-    "An Open Harness event",
+    "An approval",
+    "An event of a framework, here Open Harness",
     "A frame of an Agent Ops session",
-    "A resume",
-    "A stop",
+    "A resume, on Redis, at a worker that does not write the turn",
+    "A stop, on Redis, at a worker that does not write the turn",
 )
 
 
 def ways() -> dict[str, list[str]]:
     text = PAGE.read_text(encoding="utf-8")
-    found = re.findall(r"\*\*([^*]+)\.\*\* ((?:`usechat\.[\w.]+`(?:\s*→\s*)?){2,})", text)
+    found = re.findall(r"\*\*([^*]+)\.\*\* [^`*]*((?:`usechat\.[\w.]+`(?:\s*→\s*)?){2,})", text)
     return {name: re.findall(r"`([\w.]+)`", hops) for name, hops in found}
 
 

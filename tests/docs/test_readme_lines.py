@@ -16,7 +16,7 @@ from support.loopback import USECHAT, ask, free_port, parts, running, serving, u
 from support.scripted_model import ScriptedModel, says
 from usechat import Chat, ChatEndpoint, create_app, sessions_gateway
 from usechat.flows import FlowRuntime, load_flow
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 
 ROOT: Final = Path(__file__).parents[2]
 HARNESS: Final = ROOT / "examples" / "open_harness"

@@ -2,32 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from support.histories import A1, A2, U1, U2, U3, begin, said, tail
-from usechat.database import Database
 from usechat.errors import TailChangedError
-from usechat.history import History, HistoryStore, MemoryHistory, StoredMessages, Tail
+from usechat.history import HistoryStore, StoredMessages, Tail
 from usechat.protocol.messages import UIMessage
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[HistoryStore]:
-    if request.param == "memory":
-        yield MemoryHistory()
-        return
-    is_file = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path}/chats.db" if is_file else request.getfixturevalue("postgres").create_tables()
-    database = Database(url)
-    yield History(database)
-    await database.aclose()
 
 
 async def test_a_chat_that_never_began_is_empty_and_nobodys(history: HistoryStore):

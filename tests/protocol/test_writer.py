@@ -36,8 +36,8 @@ from usechat.protocol.chunks import (
     ToolOutputError,
 )
 from usechat.protocol.clients import ClientName
-from usechat.protocol.closing import closing
 from usechat.protocol.messages import UIMessage
+from usechat.protocol.state import closing
 from usechat.protocol.writer import MessageWriter
 
 QUIET_STEP: list[Chunk] = [StartStep(), MessageMetadata({}), FinishStep()]

@@ -16,7 +16,9 @@ from usechat.protocol import chunks
 __all__ = [
     "AgentEvent",
     "ApprovalRequest",
+    "ApprovalResponse",
     "Data",
+    "DataBatch",
     "Document",
     "EndCalls",
     "EndPart",
@@ -100,7 +102,8 @@ class ToolInputDelta(Struct, frozen=True):
 class ToolCall(Struct, frozen=True):
     """A call with its whole input. Said twice, it is written once.
 
-    A call without a result when the turn ends is the browser's: the page answers it, and the next turn goes on.
+    A call without a result when the turn ends is the browser's: the page answers it, and the next turn goes on. A
+    `hidden` call is shown only if the user is asked about it, or if it comes again and is not hidden then.
     """
 
     id: str
@@ -111,6 +114,7 @@ class ToolCall(Struct, frozen=True):
     dynamic: bool = False
     metadata: ProviderMetadata | None = None
     key: str = ""
+    hidden: bool = False
 
 
 class ToolInputError(Struct, frozen=True):
@@ -180,12 +184,23 @@ class ToolDenied(Struct, frozen=True):
 class ApprovalRequest(Struct, frozen=True):
     """Ask the user whether a call may be carried out; the answer is in `chat.approvals` of the next turn.
 
-    An empty `id` gets a new one.
+    An empty `id` gets a new one. An empty `call_id` asks about every call of the turn that has no result.
+    """
+
+    id: str = ""
+    call_id: str = ""
+    reason: str = ""
+
+
+class ApprovalResponse(Struct, frozen=True):
+    """Somebody else than the page's user has answered, and the run goes on; a refused call is denied.
+
+    The page was not asked. Clients of AI SDK 7 show the question and the answer.
     """
 
     id: str
     call_id: str
-    reason: str = ""
+    approved: bool
 
 
 class Pause(Struct, frozen=True):
@@ -239,11 +254,23 @@ class File(Struct, frozen=True):
 
 
 class Data(Struct, frozen=True):
-    """Data of the app's own, as `data-<name>`; with an id it replaces the part that has the same one."""
+    """Data of the app's own, as `data-<name>`; with an id it replaces the part that has the same one.
+
+    `call_id` is the call that it belongs to. An object then gets the field `toolCallId`, with the id that the page
+    knows the call by.
+    """
 
     name: str
     data: Any
     id: str = ""
+    transient: bool = False
+    call_id: str = ""
+
+
+class DataBatch(Struct, frozen=True):
+    """Several objects in one part, `data-batch`: each is in `events`, with its name as `type`."""
+
+    batch: tuple[Data, ...]
     transient: bool = False
 
 
@@ -254,7 +281,12 @@ class StructuredOutput(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A model is called: what it says, its calls and their results are a step of the message."""
+    """A model is called: what it says, its calls and their results are a step of the message.
+
+    A `lazy` step begins with the first thing that is said in it, so that one without any is not shown.
+    """
+
+    lazy: bool = False
 
 
 class SubAgent(Struct, frozen=True):
@@ -304,12 +336,14 @@ AgentEvent: TypeAlias = (
     | ToolDenied
     | EndCalls
     | ApprovalRequest
+    | ApprovalResponse
     | Pause
     | Usage
     | Source
     | Document
     | File
     | Data
+    | DataBatch
     | StructuredOutput
     | Step
     | SubAgent

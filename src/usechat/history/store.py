@@ -16,6 +16,8 @@ __all__ = [
     "SOMEBODY_ELSES",
     "ChatEntry",
     "HistoryStore",
+    "StateStore",
+    "StoredChat",
     "StoredMessages",
     "Tail",
     "check_answer",
@@ -99,11 +101,20 @@ class StoredMessages(Protocol):
         ...
 
 
+class StoredChat(StoredMessages, Protocol):
+    """The messages of one chat, and the states that its turns left."""
+
+    def state(self, before: int) -> bytes | None:
+        """The JSON of the last state that a turn left at a position less than `before`."""
+        ...
+
+
 @runtime_checkable
 class HistoryStore(Protocol):
     """The chats of a server. Each call happens as a whole or not at all, whatever crashes.
 
-    A history does not know which turn runs, so that no crash leaves a chat that seems to run.
+    A history does not know which turn runs, so that no crash leaves a chat that seems to run. One that also keeps
+    `chat.state` is a `StateStore`. With any other one agents read None there, and get an error when they set it.
     """
 
     async def ping(self, within: float) -> None:
@@ -187,6 +198,39 @@ class HistoryStore(Protocol):
 
         Raises:
             PermissionError: The chat is somebody else's.
+        """
+        ...
+
+
+@runtime_checkable
+class StateStore(HistoryStore, Protocol):
+    """A history that keeps `chat.state`, which it says by `keeps_state = True`.
+
+    Each state stays with the message that its turn ended with, and goes with it: cutting the chat back brings back the
+    state of that time.
+    """
+
+    keeps_state: bool
+
+    async def read(self, chat_id: str, owner: str, look: Callable[[StoredChat], _T]) -> _T: ...
+
+    async def begin(
+        self, chat_id: str, owner: str, turn_id: str, *, after: Tail, keep: int, new: Sequence[UIMessage], epoch: int
+    ) -> None:
+        """Begin as any `HistoryStore` does.
+
+        A first new message of the assistant with the id of the message that it replaces (a continuation) keeps the
+        state of that one. A user's message that is answered again loses the state that an earlier turn left there.
+        """
+        ...
+
+    async def end(
+        self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None, state: bytes | None = None
+    ) -> bool:
+        """Store the turn's answer, and with it the JSON of the state; None leaves the state as it is.
+
+        The state is stored exactly if the answer is. That of a turn whose message has no parts stays with the turn's
+        question, and True is returned.
         """
         ...
 

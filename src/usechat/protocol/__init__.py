@@ -3,7 +3,7 @@
 What can be said        chunks, with any value made plain by values
 When it may be said     tables, rules, state
 Who understands it      clients
-Writing a message       writer; closing ends any stream
+Writing a message       writer; `state.closing` ends any stream
 Reading a message       reader, with partial; verdict judges a recording, with recorded
 Resuming a stream       replay
 Bytes out and in        codec, frames, sse, websocket
@@ -12,14 +12,13 @@ What a client sends     requests, with messages; model_messages is what a model 
 
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
-from usechat.protocol.closing import closing
 from usechat.protocol.codec import Decoded, decode_chunk, encode_chunk
 from usechat.protocol.frames import encode_event
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
 from usechat.protocol.requests import ChatRequest, Limits, decode_request
 from usechat.protocol.sse import SseDecoder, SseEvent
-from usechat.protocol.state import StreamState
+from usechat.protocol.state import StreamState, closing
 from usechat.protocol.verdict import Verdict, judge, recorded_events
 from usechat.protocol.writer import MessageWriter
 

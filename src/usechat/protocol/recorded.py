@@ -57,7 +57,8 @@ class RecordedStream(StreamState):
         self.warnings: list[RemoteProtocolError] = []
         self.asks: list[Since] = []
         self._client = client
-        self._visible = continues is not None
+        # The page holds a copy of a continued message from the beginning.
+        self._writes = 0 if continues is None else 2
         self._whole = {call.id for call in self.calls.values() if call.state not in UNFINISHED}
         self._begun = set[str]()
         self._cut = {call.id for call in self.here if call.state == "cut"}

@@ -60,7 +60,7 @@ RULES: Final[dict[str, Rule]] = {
         "Use its older form, or pin a newer client.",
     ),
     "late-start": Rule(
-        "A `start` that changes the message id: the client leaves the old message and begins a second one.",
+        "A `start` that changes the id of a message that the page has written twice: the page shows two messages.",
         "Send `start` with the message id before everything else; a continued message keeps its id.",
     ),
     "after-error": Rule(

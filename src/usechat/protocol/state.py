@@ -1,6 +1,9 @@
-"""The state of one stream, which says whether a chunk is legal: by the tables, and by what does not fit them."""
+"""The state of one stream: whether a chunk is legal, and how the stream can end.
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+The tables say what may follow what. The rules that do not fit a table are here, and nowhere else.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, cast
 
 from msgspec import UNSET, Struct, UnsetType
@@ -10,7 +13,7 @@ from usechat.protocol.messages import is_tool_call, tool_name
 from usechat.protocol.rules import local_error
 from usechat.protocol.tables import CALLS, MESSAGE, PARTS, UNFINISHED, CallState, Phase
 
-__all__ = ["CLOSED", "Call", "StreamState"]
+__all__ = ["CLOSED", "Call", "StreamState", "closing", "closing_parts", "with_input"]
 
 _TEXT: Final = (c.TextDelta, c.TextStart, c.TextEnd)
 
@@ -24,6 +27,17 @@ _PART_STATES: Final[dict[str, CallState]] = {
     "output-available": "done",
     "output-error": "failed",
     "output-denied": "denied",
+}
+
+# The calls that may stay open at a finish with this reason.
+_WAITING: Final[dict[c.FinishReason | UnsetType, tuple[CallState, ...]]] = {
+    "tool-calls": ("available", "requested"),
+    UNSET: ("requested",),
+}
+_REASONS: Final[dict[type[c.End], str]] = {
+    c.Finish: "The call ended without a result.",
+    c.Abort: "The call was stopped.",
+    c.Error: "The call was cut off by an error.",
 }
 
 
@@ -65,7 +79,9 @@ class StreamState:
         for part in parts:
             self._continue(part)
         self.shown = self.step
-        self._visible = False
+        # How often the page has written the message. The first time it takes the client's own object, whose id may
+        # still change. From the second time on it holds a copy, and another id makes another message.
+        self._writes = 0
 
     def apply(self, chunk: c.Chunk) -> None:
         """Take the chunk in.
@@ -118,7 +134,7 @@ class StreamState:
 
     def _show(self) -> None:
         self.shown = self.step
-        self._visible = True
+        self._writes += 1
 
     def _anytime(self, chunk: c.Chunk) -> None:
         self.phase = self._enter(c.chunk_type(chunk))
@@ -132,12 +148,13 @@ class StreamState:
 
     def _start(self, chunk: c.Start) -> None:
         phase = self._enter("start", "start")
-        known = (UNSET, self.message_id)
-        if self._visible and chunk.message_id not in known:
+        if self._writes > 1 and chunk.message_id not in (UNSET, self.message_id):
             raise local_error("late-start", "start", "`start` changes the id of a message that has begun.")
+        self.phase = phase
         if chunk.message_id is not UNSET:
             self.message_id = chunk.message_id
-        self.phase = phase
+        if chunk.message_id is not UNSET or chunk.message_metadata not in (UNSET, None):
+            self._show()
 
     def _start_step(self, chunk: c.StartStep) -> None:
         self.phase = self._enter("start-step", "start-step")
@@ -179,7 +196,7 @@ class StreamState:
     def _delta(self, chunk: c.TextDelta | c.ReasoningDelta) -> None:
         # Nearly every chunk is a delta, and by the tables it changes neither phase nor part.
         if self.phase == "step" and chunk.id in self._parts_like(chunk):
-            self.shown = self.step
+            self._show()
         else:
             self._part(chunk)
 
@@ -310,3 +327,46 @@ def _call_state(part: Mapping[str, Any]) -> CallState:
     if part.get("preliminary") is True:
         return "preliminary"
     return _PART_STATES[part["state"]]
+
+
+def closing(state: StreamState, last: c.End) -> Iterator[c.Chunk]:
+    """The chunks that end a stream with `last`: every part and call is closed before it, and the page stays quiet.
+
+    A call that waits for the browser or for an approval stays as it is if the stream finishes with `tool-calls`. One
+    that waits for an approval also does so if the stream finishes without a reason, as those of other bridges do.
+    """
+    waiting = _WAITING.get(last.finish_reason, ()) if isinstance(last, c.Finish) else ()
+    calls = [call for call in state.open_calls() if call.state not in waiting]
+    # Whatever is closed makes the page see the current step.
+    step = state.step if calls or state.text or state.reasoning else state.shown
+    refusals_count = state.first_release
+    posts_again = state.resubmits(step, [call for call in calls if refusals_count or call.state != "refused"])
+    yield from closing_parts(state)
+    for call in calls:
+        yield from _closing_call(call, _REASONS[type(last)], state.step)
+    if state.phase == "step":
+        yield c.FinishStep()
+    if posts_again:
+        # The metadata makes the page see the empty step.
+        yield from (c.StartStep(), c.MessageMetadata({}), c.FinishStep())
+    yield last
+
+
+def closing_parts(state: StreamState) -> Iterator[c.Chunk]:
+    """The ends of all parts that are open."""
+    yield from [c.TextEnd(id_) for id_ in state.text]
+    yield from [c.ReasoningEnd(id_) for id_ in state.reasoning]
+
+
+def with_input(call: Call, step: int) -> Iterator[c.Chunk]:
+    """What a call needs before its result if no input was sent for it: without one, its part is not valid."""
+    if call.state == "started" and call.step == step:
+        yield c.ToolInputDelta(call.id, "{}")
+
+
+def _closing_call(call: Call, reason: str, step: int) -> Iterator[c.Chunk]:
+    if call.state == "refused":
+        yield c.ToolOutputDenied(call.id)
+        return
+    yield from with_input(call, step)
+    yield c.ToolOutputError(call.id, reason, dynamic=True if call.dynamic else UNSET)

@@ -14,11 +14,10 @@ from msgspec import UNSET, UnsetType, structs
 
 from usechat.protocol import chunks as c
 from usechat.protocol.clients import CLIENTS, ClientName, Release
-from usechat.protocol.closing import closing, closing_parts, with_input
 from usechat.protocol.codec import clean_chunk
 from usechat.protocol.messages import IDENTIFIER, TOOL_CALL_ID, UIMessage, is_tool_call
 from usechat.protocol.rules import local_error
-from usechat.protocol.state import CLOSED, Call, StreamState
+from usechat.protocol.state import CLOSED, Call, StreamState, closing, closing_parts, with_input
 from usechat.protocol.tables import UNFINISHED
 from usechat.protocol.values import UNLIMITED, VALUE_LIMIT, canonical, mend, plain
 
@@ -64,8 +63,9 @@ class MessageWriter:
         self.state = StreamState(self.message_id, parts)
         self.client = CLIENTS[client]
         self.state.first_release = Release(5, 0) in self.client.oldest
-        # The sub-agents that have a tool running, of which no call of the message tells.
-        self.working: set[str] = set()
+        # The sub-agents that have a tool running, of which no call of the message tells; a dict, since an empty set
+        # takes three times as much memory.
+        self.working: dict[str, None] = {}
         self._new_id = new_id
         self._fit = self.client.fit
         self._limit = value_limit
@@ -252,11 +252,15 @@ class MessageWriter:
         self._put(c.MessageMetadata(_sendable(value, self._limit, "message-metadata")))
         return self._take()
 
-    def step(self) -> list[c.Chunk]:
-        """Begin a new step, as soon as no tool input is streaming; one that has nothing to show yet is new enough."""
+    def step(self, *, lazy: bool = False) -> list[c.Chunk]:
+        """Begin a new step, as soon as no tool input is streaming; one that has nothing to show yet is new enough.
+
+        A `lazy` step begins with its first content.
+        """
         self._step_asked = self.state.shown == self.state.step or self.state.phase != "step"
         self._consider_step()
-        if self._step_due:
+        self._flow_lane = None
+        if self._step_due and not lazy:
             self._next_step()
         return self._take()
 

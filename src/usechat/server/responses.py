@@ -89,6 +89,8 @@ class TurnResponse(Response):
         metrics.stream_opened()
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            # They are sent, and would be kept as long as the client reads.
+            del self.raw_headers
             self._begin(send)
             disconnected = asyncio.create_task(self._wait_for_disconnect(receive))
             try:

@@ -67,16 +67,18 @@ def pump(
 
 async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: Output, unused: Unused) -> None:
     clock, full, watch = time.perf_counter, output.full, _LoopWatch()
-    takes_texts = getattr(mapper, "texts", False)
     texts, slow, worked, last = 0, 0, 0.0, clock()
     async with closing_events(events):
         async for event in events:
             now = clock()
-            if takes_texts and type(event) is str:
-                output.text(event, now)
+            try:
+                output.write_event(mapper, event, now)
+            except MappingError as error:
+                unused(error)
+            if type(event) is str:
+                # Cheaper to count than to time.
                 texts += 1 + (len(event) >> 6)
             else:
-                _move(event, mapper, output, unused)
                 worked += clock() - now
             if output.closed:
                 break
@@ -91,7 +93,6 @@ async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: O
                 watch.look(gap)
             if watch.suspects or texts >= _IN_A_ROW or worked >= _SECONDS_IN_A_ROW:
                 # An agent that never waits would keep all others waiting.
-                output.flush()
                 await asyncio.sleep(0)
                 texts, worked, last = 0, 0.0, clock()
                 watch.yielded()

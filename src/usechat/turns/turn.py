@@ -9,14 +9,19 @@ States. A turn is *running* until its `outcome` is chosen, once, by the first of
 - the clocks `idle` and `total`, a reader that was cut off, or an answer that became too large: "error";
 - another owner that has taken the turn over: "lost".
 
-Then it is *ended*: its output is closed, `last` has the frames that end the message, and `_chosen` wakes the life.
+Then it is *ended*: its output is closed, `last` has the frames that end the message, and `chosen` wakes the life.
 Nothing of `last` is in the log yet; the life seals it there.
 
 Threads and locks. `outcome`, `last` and `stopped` are set together with the output's `closed`, under the output's
-lock and in any thread. The message (`_reader`, `_count`, `_part`, `_deltas`) is guarded by that lock, too: it grows
-only in `take`, `take_texts` and where the outcome is chosen. Everything else belongs to the event loop: the clocks,
-the agent's task, `stopping`, waking readers. What another thread causes there goes through `_in_loop`, so that
-`_end_agent` runs in the loop, once, but may run a moment after the outcome is chosen.
+lock and in any thread. The message (`_reader`, `_count`) and the texts that wait (`_texts`) are guarded by that lock,
+too: the message grows only in `take`, `_flush` and where the outcome is chosen. Everything else belongs to the event
+loop: the clocks, the agent's task, `stopping`, waking readers. What another thread causes there goes through
+`_in_loop`, so that `_end_agent` runs in the loop, once, but may run a moment after the outcome is chosen.
+
+Texts take a fast path. Short ones that a plain agent yields within 100 µs of each other wait for the next round of the
+event loop, and `_flush` writes up to 64 of them together. Everything else that writes or ends the message flushes them
+first. A text that only continues the open text part changes nothing in the writer's state (`MessageWriter.flow`): its
+frame is made from the part's template and its delta joins the message, without a chunk.
 
 The agent's task. A turn that ends by somebody else than its agent cancels the task at once; `wind_down` gives it one
 second to clean up. An agent that ended its message itself may go on, until the clock of the whole turn cancels it; one
@@ -27,10 +32,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, ParamSpec, TypeVar
 
 from msgspec import structs
 
+from usechat.events import Mapper
+from usechat.events.mapper import EventMapper
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, FinishReason, ReasoningDelta, TextDelta
 from usechat.protocol.frames import Frames
 from usechat.protocol.messages import UIMessage
@@ -46,12 +54,19 @@ from usechat.turns.settings import ChatSettings
 
 __all__ = ["Turn"]
 
+_P = ParamSpec("_P")
+_Event = TypeVar("_Event")
+
 _OUTCOMES: Final[dict[str, Outcome]] = {"ended": "done", "failed": "error"}
 # How long an agent may clean up after it was cancelled before its turn ends without it.
 _WIND_DOWN: Final = 1.0
 # The states of a call whose input is whole, and whose result or approval may be long in coming.
 _SILENT: Final = frozenset[CallState](("available", "requested", "approved", "preliminary"))
 _TOO_LARGE: Final = "The answer became too large."
+# Coalesce texts of up to 128 characters that arrive within 100 µs of each other, at most 64 at a time.
+_SHORT: Final = 128
+_TOGETHER_SECONDS: Final = 100e-6
+_TOGETHER: Final = 64
 # From this many frames on that an agent writes at once, the readers are woken when the loop runs next.
 _MANY: Final = 8
 
@@ -62,18 +77,18 @@ class Turn(Output):
     __slots__ = (
         "__weakref__",
         "_cancelled_at",
-        "_chosen",
         "_clocks",
         "_count",
-        "_deltas",
         "_frames",
         "_is_waking",
-        "_part",
         "_reader",
         "_settings",
         "_task",
+        "_texts",
         "_thread",
         "_unanswered",
+        "_wrote",
+        "chosen",
         "claim",
         "is_taken_here",
         "last",
@@ -96,13 +111,14 @@ class Turn(Output):
         self._frames = Frames(claim.log.mark, names=claim.head.event_names)
         self._reader = MessageReader(continues)
         self._count = 0
-        # The text part that the last deltas went to, and where they are kept.
-        self._part = ""
-        self._deltas: list[str] = []
+        # The texts that wait, and when the last one came.
+        self._texts: list[str] = []
+        self._wrote = 0.0
         # Calls that the browser was to answer and did not.
-        self._unanswered = {call.id for call in writer.state.open_calls() if call.state == "available"}
+        self._unanswered = tuple(call.id for call in writer.state.open_calls() if call.state == "available")
         self._clocks = Clocks(settings.turn, self._expired, self._may_be_silent)
-        self._chosen: asyncio.Future[Outcome] = self._loop.create_future()
+        # Gets the outcome in the event loop.
+        self.chosen: asyncio.Future[Outcome] = self._loop.create_future()
         self._task: asyncio.Task[None] | None = None
         self._cancelled_at: float | None = None
         self._is_waking = False
@@ -114,14 +130,6 @@ class Turn(Output):
         if self.outcome is None:
             self.write(self.writer.start)
             self._task = asyncio.create_task(self._run(drive))
-
-    async def ended(self) -> Outcome:
-        """Wait for the outcome. The end of the event loop, which cancels all tasks, stops the turn."""
-        try:
-            return await self._chosen
-        except asyncio.CancelledError:
-            self.stop("shutdown")
-            return self.outcome or "stopped"
 
     @property
     def message(self) -> UIMessage:
@@ -156,7 +164,7 @@ class Turn(Output):
     def stop(self, why: StopReason) -> None:
         """End the turn at once: cancel the agent, keep what it said."""
         with self.lock:
-            self.flush()
+            self._flush()
             if self.outcome is None:
                 self.stopped = why
                 self._choose(self._end_with(self.writer.abort()), "stopped")
@@ -183,11 +191,55 @@ class Turn(Output):
         while self._is_full() and self.outcome is None:
             await self.claim.log.drain()
 
-    def said(self) -> UIMessage:
+    def snapshot(self) -> UIMessage:
         with self.lock:
-            self.flush()
+            self._flush()
             message = self._reader.message
             return structs.replace(message, parts=[dict(part) for part in message.parts])
+
+    def write(self, method: Callable[_P, Iterable[Chunk]], *arguments: _P.args, **options: _P.kwargs) -> None:
+        with self.lock:
+            self._flush()
+            if not self.closed:
+                self.take(method(*arguments, **options))
+
+    def write_event(self, mapper: Mapper[_Event], event: _Event, now: float) -> None:
+        if type(event) is not str or type(mapper) is not EventMapper or len(event) > _SHORT:
+            self.write(mapper.map, event)
+            return
+        with self.lock:
+            is_alone, self._wrote = now - self._wrote >= _TOGETHER_SECONDS, now
+            self._texts.append(event)
+            count = len(self._texts)
+            if count >= _TOGETHER or (count == 1 and is_alone):
+                self._flush()
+            elif count == 1:
+                self._loop.call_soon(self._flush_waiting)
+
+    def _flush_waiting(self) -> None:
+        try:
+            with self.lock:
+                self._flush()
+        # The loop calls, which could do nothing with the error.
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+
+    def _flush(self) -> None:
+        """Write the texts that wait; the caller has the lock."""
+        if not self._texts:
+            return
+        texts, self._texts = self._texts, []
+        if self.closed:
+            return
+        part = self.writer.flow("".join(texts)) if all(texts) else None
+        if part is None:
+            self.take(chain.from_iterable(map(self.writer.text, texts)))
+            return
+        self._reader.deltas_of(part).extend(texts)
+        frames = self._frames.texts(part, self._count + 1, texts)
+        self._count += len(frames)
+        self.claim.append(frames)
+        self._after_append(len(frames))
 
     def take(self, chunks: Iterable[Chunk]) -> None:
         frames, chunk, is_too_large = list[bytes](), None, False
@@ -209,27 +261,12 @@ class Turn(Output):
             # Also what was written before an error is in the writer's state.
             self._append(frames, chunk, is_too_large=is_too_large)
 
-    def take_texts(self, part: str, texts: Sequence[str]) -> None:
-        if part != self._part:
-            self._part, self._deltas = part, self._reader.deltas_of(part)
-        self._deltas += texts
-        frames = self._frames.texts(part, self._count + 1, texts)
-        count, log = len(frames), self.claim.log
-        self._count += count
-        self.claim.append(frames)
-        # A delta ends nothing, and nearly always it is the only one and comes in the loop.
-        if count == 1 and log.size <= self._settings.turn.log and threading.get_ident() == self._thread:
-            self._clocks.last = self._loop.time()
-            log.wake()
-        else:
-            self._after_append(count)
-
     def fail(self, error: BaseException) -> None:
         self._fail(explain(error, self._settings.error_text))
 
     def _fail(self, text: str) -> None:
         with self.lock:
-            self.flush()
+            self._flush()
             if self.outcome is None:
                 self._choose(self._end_with(self.writer.fail(text)), "error")
 
@@ -259,7 +296,7 @@ class Turn(Output):
 
     def _finish(self) -> None:
         with self.lock:
-            self.flush()
+            self._flush()
             if self.outcome is None:
                 self._choose(self._end_with(self.writer.finish(self._reason())), "done")
 
@@ -268,7 +305,6 @@ class Turn(Output):
         return "tool-calls" if waits else "stop"
 
     def _grow(self, chunk: Chunk) -> None:
-        self._part = ""
         self._reader.apply(chunk)
         self._count += 1
 
@@ -334,8 +370,8 @@ class Turn(Output):
         elif task is not None and cut_off:
             # It may clean up first.
             self._loop.call_later(_WIND_DOWN, task.cancel)
-        if not self._chosen.done():
-            self._chosen.set_result(outcome)
+        if not self.chosen.done():
+            self.chosen.set_result(outcome)
 
     def _expired(self, clock: Clock) -> None:
         if clock == "linger" and self.claim.log.last_cut:

@@ -261,14 +261,6 @@ def channel_of(frame: Frame) -> str | None:
     return None
 
 
-def _chunk(frame: Frame) -> FrameType:
-    return Delta(frame["messageId"] if _has_text(frame, "messageId") else None, _text(frame, "content"), "chunk")
-
-
-def _text_delta(frame: Frame) -> FrameType:
-    return Delta(_text(frame, "turnId"), _text(frame, "delta"), "text-delta")
-
-
 def _tool_update(frame: Frame) -> FrameType:
     turn, call = _text(frame, "turnId"), _call(frame)
     if call is None:
@@ -330,32 +322,28 @@ def _call(record: Frame) -> CallUpdate | None:
     )
 
 
-def _agent_status(frame: Frame) -> FrameType:
-    return AgentStatus(_text(frame, "status")[:_LONGEST_WORDS], _words(frame, "detail"))
-
-
 def _question(frame: Frame) -> FrameType:
-    options, expires = frame.get("options"), _time(frame, "expiresAt")
-    data: dict[str, Any] = {"text": _or_empty(frame, "text")}
-    if isinstance(options, list):
-        data["options"] = options
-    if expires is not None:
-        data["expiresAt"] = expires
-    return Question(_id(frame, "questionId"), data)
+    asked = _asked(_or_empty(frame, "text"), frame.get("options"), _time(frame, "expiresAt"))
+    return Question(_id(frame, "questionId"), asked)
 
 
 def _interactive_prompt(frame: Frame) -> FrameType:
     prompt = _record(frame, "prompt")
-    actions, expires = prompt.get("actions"), _time(prompt, "expiresAt")
-    texts = (_or_empty(prompt, "title"), _or_empty(prompt, "body"))
-    data: dict[str, Any] = {"text": "\n".join(text for text in texts if text)}
-    if isinstance(actions, list):
-        records = _records(cast("list[object]", actions))
-        data["options"] = [_or_empty(action, "label") for action in records]
-        data["actions"] = records
-    if expires is not None:
-        data["expiresAt"] = expires / 1000
-    return Question(_id(prompt, "id"), data)
+    texts, actions, expires = (_or_empty(prompt, "title"), _or_empty(prompt, "body")), prompt.get("actions"), None
+    records = _records(cast("list[object]", actions)) if isinstance(actions, list) else None
+    options = None if records is None else [_or_empty(action, "label") for action in records]
+    if (milliseconds := _time(prompt, "expiresAt")) is not None:
+        expires = milliseconds / 1000
+    return Question(_id(prompt, "id"), _asked("\n".join(filter(None, texts)), options, expires, records))
+
+
+def _asked(text: str, options: Any, expires: float | None, actions: list[Frame] | None = None) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "options": options if isinstance(options, list) else None,
+        "actions": actions,
+        "expiresAt": expires,
+    }
+    return {"text": text, **{name: value for name, value in fields.items() if value is not None}}
 
 
 def _resolved(frame: Frame) -> FrameType:
@@ -369,10 +357,6 @@ def _error(frame: Frame) -> FrameType:
     if "message" in frame and "error" not in frame:
         return Failed(_or_empty(frame, "message"), "protocol")
     return Failed(_or_empty(frame, "error"), "agent")
-
-
-def _switched(frame: Frame) -> FrameType:
-    return ModelSwitched(_words(frame, "fromModel"), _words(frame, "toModel"), _words(frame, "reason"))
 
 
 def _audit(frame: Frame) -> FrameType:
@@ -422,20 +406,22 @@ def _init(frame: Frame) -> FrameType:
 
 _READERS: Final[dict[str, Callable[[Frame], FrameType]]] = {
     **dict.fromkeys((*PASSED_OVER, "pong", "stream"), lambda _: _NOTHING),
-    "chunk": _chunk,
-    "message.part.text-delta": _text_delta,
+    "chunk": lambda frame: Delta(_text_or_none(frame, "messageId"), _text(frame, "content"), "chunk"),
+    "message.part.text-delta": lambda frame: Delta(_text(frame, "turnId"), _text(frame, "delta"), "text-delta"),
     "message.part.tool-update": _tool_update,
     "message.create": lambda frame: Begun(_id(frame, "turnId")),
     "message.finalize": _finalize,
     "message": _message,
     "message.updated": _updated,
-    "agentStatus": _agent_status,
+    "agentStatus": lambda frame: AgentStatus(_text(frame, "status")[:_LONGEST_WORDS], _words(frame, "detail")),
     "question": _question,
     "interactive_prompt": _interactive_prompt,
     "interactive_prompt_resolved": _resolved,
     "interactive_prompt_expired": lambda frame: Answered(_id(frame, "promptId"), None),
     "error": _error,
-    "model-switched": _switched,
+    "model-switched": lambda frame: ModelSwitched(
+        *(_words(frame, name) for name in ("fromModel", "toModel", "reason"))
+    ),
     "audit_log": _audit,
     "status": _status,
     "init": _init,
@@ -477,13 +463,15 @@ def _words(holder: Frame, name: str) -> str:
 
 
 def _text(frame: Frame, name: str) -> str:
-    if not _has_text(frame, name):
+    value = frame.get(name)
+    if not isinstance(value, str):
         raise _MissingError(name)
-    return frame[name]
+    return value
 
 
-def _has_text(frame: Frame, name: str) -> bool:
-    return isinstance(frame.get(name), str)
+def _text_or_none(holder: Frame, name: str) -> str | None:
+    value = holder.get(name)
+    return value if isinstance(value, str) else None
 
 
 def _or_empty(holder: Frame, name: str) -> str:

@@ -16,7 +16,7 @@ from usechat.errors import MappingError, RemoteProtocolError
 from usechat.protocol import chunks as c
 from usechat.protocol.codec import read_chunk
 
-__all__ = ["SWITCHES", "OpenHarnessTranslator", "TransportOptions", "read_options"]
+__all__ = ["SWITCHES", "OpenHarnessTranslator", "TransportOptions", "log_translator", "read_options"]
 
 _Event: TypeAlias = dict[str, Any]
 _Said: TypeAlias = Iterable[e.AgentEvent]
@@ -307,6 +307,15 @@ class OpenHarnessTranslator:
 
 
 _Move: TypeAlias = Callable[[OpenHarnessTranslator, _Event], _Said]
+
+
+def log_translator(options: Mapping[str, Any]) -> OpenHarnessTranslator:
+    """The translator of a recorded log.
+
+    Raises:
+        ValueError: there is no such option, or it cannot have that value.
+    """
+    return OpenHarnessTranslator(read_options(options))
 
 
 def _node(event: _Event, status: str) -> e.Data:

@@ -1,4 +1,4 @@
-"""Any agent as a chat transport."""
+"""Chat transports: where a chat's messages go and its streams come from, without HTTP between."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -8,6 +8,8 @@ from typing import Final
 from usechat.history import Tail
 from usechat.ids import new_id
 from usechat.integrations import CountsUnused, StopsChats, agent_of, drive
+from usechat.integrations.open_harness.agent import ChatRuns, OpenHarnessAgent, Runtime, RuntimeMaker
+from usechat.integrations.open_harness.translator import TransportOptions
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
 from usechat.protocol.frames import decode_frame
@@ -22,17 +24,19 @@ from usechat.turns.pump import Unused
 from usechat.turns.settings import ChatSettings, TurnLimits
 from usechat.turns.turns import Turns
 
-__all__ = ["AgentTransport"]
+__all__ = ["AgentTransport", "OpenHarnessChatTransport"]
 
 _LIMITS: Final = TurnLimits()
+_OPTIONS: Final = TransportOptions()
 _GRACE: Final = 5.0
 
 
 class AgentTransport:
-    """A `ChatTransport` whose answers an agent gives: any that `create_app` takes.
+    """The AI SDK's `ChatTransport` for an agent: any that `create_app` takes.
 
-    Nothing is kept: each request has all messages of its chat, and they are believed. A message that comes while
-    another one of its chat is answered takes the place of that, if the agent lets it, and is refused otherwise.
+    It stores no messages: each request brings all messages of its chat. A message that comes while the agent answers
+    another one of the same chat replaces that one if the agent lets it, and is refused otherwise. Closing a stream does
+    not stop its turn; `stop` does.
     """
 
     def __init__(
@@ -58,11 +62,11 @@ class AgentTransport:
 
     @property
     def unused(self) -> Unused:
-        """Counts the events that could not be shown."""
+        """Counts the agent's events that could not be mapped."""
         return self.agent.unused if isinstance(self.agent, CountsUnused) else self._unused
 
     async def send_messages(self, request: ChatRequest) -> AsyncGenerator[Chunk, None]:
-        """Begin a turn; its chunks, from `start` to its end.
+        """Begin a turn, and return its chunks, from `start` to its end.
 
         Raises:
             RequestError: one of the messages is wrong, or too many turns are running.
@@ -77,7 +81,7 @@ class AgentTransport:
         return None if head is None else self._follow(head)
 
     async def stop(self, chat_id: str) -> None:
-        """Stop the turn that runs in the chat, or else what the agent has of it between its turns."""
+        """Stop the turn that runs in the chat, or else what the agent keeps of the chat between turns."""
         head = await self._store.live(chat_id)
         if head is not None:
             await self._turns.stop(head)
@@ -85,7 +89,7 @@ class AgentTransport:
             await self.agent.stop(chat_id, None)
 
     async def aclose(self, grace: float = _GRACE) -> None:
-        """Give the turns, and what outlives them, `grace` seconds each, then end them."""
+        """Give the turns, then what outlives them, `grace` seconds each to end, and end the rest."""
         await self._turns.drain(grace)
         close: Callable[[float], Awaitable[None]] | None = getattr(self.agent, "aclose", None)
         if close is not None:
@@ -99,8 +103,31 @@ class AgentTransport:
                     yield chunk
 
 
+class OpenHarnessChatTransport(AgentTransport):
+    """The chat transport for Open Harness flows; `create_app` serves its agent.
+
+    `runtime` is a function that makes a new runtime for each run, or a single runtime for a single run. With the
+    `store` that its runtimes write to, a chat goes on with the run that it had, also in another process. The function
+    then takes the id of that run, or None for a new one.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime | RuntimeMaker,
+        options: TransportOptions = _OPTIONS,
+        *,
+        store: ChatRuns | None = None,
+    ) -> None:
+        """Prepare the chats.
+
+        Raises:
+            TypeError: there is a store, but no function that takes the id of a run.
+        """
+        super().__init__(OpenHarnessAgent(runtime, options, store), new_message_id=options.generate_message_id)
+
+
 class _Nowhere:
-    """The history of chats that are not kept: each request has all messages, and they are believed."""
+    """The history of chats that are not stored: each request brings all messages, and all are trusted."""
 
     async def admit(self, pending: PendingTurn) -> Admission:
         asked, messages = pending.asked, pending.asked.messages
@@ -119,7 +146,7 @@ class _Nowhere:
     async def has_ended(self, head: TurnHead) -> bool:
         return False
 
-    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
         pass
 
 

@@ -1,13 +1,15 @@
-"""DeepAgent: the calls of a run, and to which of them a side event belongs, as the original does not say it."""
+"""DeepAgent: which call a side event belongs to, since the original does not say it, and side events in batches."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, cast
+from typing import Final, cast
 
+import msgspec
 from msgspec import Struct
 
-from usechat.integrations.deepagent_sdk.fields import Event
+from usechat.errors import MappingError
+from usechat.integrations.deepagent_sdk.events import BATCH, EVENTS, SIDE_EVENTS, Event, kind_of, read_side_event
 
-__all__ = ["Call", "OpenCalls"]
+__all__ = ["OpenCalls", "SideEventBatches"]
 
 # The tool of the original that each event comes from.
 _TOOLS: Final = {
@@ -35,24 +37,6 @@ _TOOLS: Final = {
 _TELLING: Final = ("path", "pattern", "command", "query", "url", "task")
 
 
-class Call(Struct):
-    """A call of the run, whose input a page is `shown` or not; `args` are kept until it is.
-
-    Its input is `streaming`, or whole and it is `running`, until it is `over`: it has a result, or was refused. Of the
-    message that the run goes on with, calls are `approved`, `refused`, or still `waiting` for an answer. `approval` is
-    the id of the question whether the call may be carried out, while that is not answered; a call `searches` if it
-    tells of a search.
-    """
-
-    id: str
-    tool: str
-    args: Any
-    state: Literal["streaming", "running", "over", "approved", "refused", "waiting"]
-    shown: bool = False
-    searches: bool = False
-    approval: str | None = None
-
-
 class _Open(Struct, frozen=True):
     id: str
     tool: str
@@ -70,6 +54,9 @@ class OpenCalls:
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         self._agents: list[tuple[str, str | None]] = []
+
+    def __contains__(self, call: str) -> bool:
+        return call in self._open
 
     def in_agent(self, owner: str | None) -> bool:
         """Whether what belongs to this call happens inside a sub-agent; None is what belongs to no call."""
@@ -137,3 +124,47 @@ def _values(args: object) -> frozenset[str]:
 def _text(event: Event, name: str) -> str:
     value = event.get(name)
     return value if isinstance(value, str) else ""
+
+
+# Side events wait beside these, since nothing is shown of them that has an order.
+_UNORDERED: Final = frozenset({"source", "usage", "text-segment", "user-message"})
+_BATCHED: Final = frozenset(SIDE_EVENTS) - {"todos-changed"}
+_ENDS_BATCH: Final = EVENTS - _BATCHED - _UNORDERED
+_BATCH_BYTES: Final = 256 * 1024
+
+
+class SideEventBatches:
+    """Puts up to `most` side events that come in a row into one event, `batch`.
+
+    A batch holds only events in `transient`, or none of them. Todos are a part that is replaced in place, and go alone.
+    `waiting` are the events of the next batch.
+    """
+
+    def __init__(self, most: int, transient: Iterable[str]) -> None:
+        self._most = most
+        self._transient = frozenset(transient)
+        self.waiting: list[Event] = []
+        self._size = 0
+
+    def take(self, event: Event) -> list[Event]:
+        """The events to go on with; a side event waits for others until `flush`."""
+        kind = kind_of(event)
+        if kind not in _BATCHED:
+            return [*(self.flush() if kind in _ENDS_BATCH else ()), event]
+        try:
+            data = read_side_event(event)
+        except MappingError:
+            # The translator says what is wrong with it.
+            return [event]
+        is_other = bool(self.waiting) and (self.waiting[0]["type"] in self._transient) != (kind in self._transient)
+        passed = self.flush() if is_other else []
+        self.waiting.append({"type": kind, **data})
+        self._size += len(msgspec.json.encode(data))
+        if len(self.waiting) >= self._most or self._size > _BATCH_BYTES:
+            passed += self.flush()
+        return passed
+
+    def flush(self) -> list[Event]:
+        """What waits, as one event; nothing if nothing waits."""
+        waiting, self.waiting, self._size = self.waiting, [], 0
+        return [{"type": BATCH, "events": waiting}] if len(waiting) > 1 else waiting

@@ -1,4 +1,4 @@
-"""The mapper of DeepAgent, beyond what its golden logs show."""
+"""The message of a DeepAgent run, beyond what its golden logs show."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,17 @@ import msgspec
 import pytest
 
 from usechat.errors import MappingError
+from usechat.events import Source
+from usechat.events.mapper import TranslatingMapper
 from usechat.integrations.deepagent_sdk.events import DeepAgentEvent
-from usechat.integrations.deepagent_sdk.mapper import FLUSH, DeepAgentMapper, DeepAgentOptions, read_options
-from usechat.integrations.deepagent_sdk.sources import Page, found_pages
-from usechat.protocol.chunks import Finish
+from usechat.integrations.deepagent_sdk.pages import found_pages
+from usechat.integrations.deepagent_sdk.side_events import SideEventBatches
+from usechat.integrations.deepagent_sdk.translator import (
+    DeepAgentLog,
+    DeepAgentOptions,
+    DeepAgentTranslator,
+    read_options,
+)
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
@@ -26,21 +33,26 @@ WAITS = {"type": "finish", "finishReason": "tool-calls"}
 DONE: Event = {"type": "done"}
 
 
-def new_mapper(
-    *, client: ClientName = "portable", continues: UIMessage | None = None, **options: Any
-) -> DeepAgentMapper:
+Mapper = TranslatingMapper[Any]
+
+
+def new_mapper(*, client: ClientName = "portable", continues: UIMessage | None = None, **options: Any) -> Mapper:
     numbers = count(1)
     writer = MessageWriter("m", new_id=lambda: f"id-{next(numbers)}", client=client, continues=continues)
-    return DeepAgentMapper(writer, read_options(options))
+    chosen = read_options(options)
+    in_log = continues is None and chosen.batches is not None
+    return TranslatingMapper(
+        DeepAgentLog(chosen) if in_log else DeepAgentTranslator(chosen, continues=continues), writer
+    )
 
 
-def mapped(mapper: DeepAgentMapper, *events: Mapping[str, Any]) -> list[Any]:
+def mapped(mapper: Mapper, *events: Mapping[str, Any]) -> list[Any]:
     return msgspec.to_builtins([chunk for event in events for chunk in mapper.map(event)])
 
 
-def whole(mapper: DeepAgentMapper, *events: Mapping[str, Any]) -> list[Any]:
+def whole(mapper: Mapper, *events: Mapping[str, Any]) -> list[Any]:
     """The chunks of a run without the first, which is its start."""
-    return (mapped(mapper, *events) + msgspec.to_builtins(mapper.end()))[1:]
+    return (mapped(mapper, *events) + msgspec.to_builtins(list(mapper.end())))[1:]
 
 
 def call(call_id: str = "c-1", tool: str = "ls", **args: Any) -> Event:
@@ -130,9 +142,9 @@ def test_an_event_of_no_use_is_told_without_its_values_and_changes_nothing(event
 
 
 def test_a_side_event_names_the_call_as_the_page_knows_it() -> None:
-    chunks = whole(
-        new_mapper(), call(), result("a"), call(), {"type": "file-edited", "path": ".", "occurrences": 2}, result("b")
-    )
+    step = {"type": "step-start"}
+    changed = {"type": "file-edited", "path": ".", "occurrences": 2}
+    chunks = whole(new_mapper(), step, call(), result("a"), step, call(), changed, result("b"))
     assert [chunk["toolCallId"] for chunk in parts(chunks, "tool-input-available")] == ["c-1", "id-1"]
     assert [chunk["data"]["toolCallId"] for chunk in parts(chunks, "data-file-edited")] == ["id-1"]
 
@@ -217,8 +229,11 @@ def test_an_id_of_an_approval_counts_once() -> None:
     mapped(mapper, answer(approved=True), result("a"))
     with pytest.raises(MappingError, match="answers nothing that was asked"):
         mapper.map(answer(approved=True))
-    with pytest.raises(MappingError, match="is over or waits already"):
-        mapper.map(requested("c-1", "a-2"))
+
+
+def test_a_question_about_a_call_that_is_over_is_not_asked() -> None:
+    chunks = whole(new_mapper(), call("c-1"), result("a"), requested("c-1", "a-2"), DONE)
+    assert (parts(chunks, "tool-approval-request"), chunks[-1]) == ([], STOP)
 
 
 def answered(call_id: str, **approval: Any) -> Event:
@@ -227,7 +242,7 @@ def answered(call_id: str, **approval: Any) -> Event:
     return {**part, "approval": {"id": f"a-{call_id}", **approval}}
 
 
-def continuing(*calls: Event) -> DeepAgentMapper:
+def continuing(*calls: Event) -> Mapper:
     return new_mapper(continues=UIMessage("m", "assistant", [{"type": "step-start"}, *calls]))
 
 
@@ -266,9 +281,7 @@ def test_a_call_that_was_allowed_may_be_asked_about_with_another_question() -> N
 
 def test_a_call_that_still_waits_for_an_answer_has_no_result() -> None:
     mapper = continuing(answered("c-1", approved=True), answered("c-2"))
-    with pytest.raises(MappingError, match="of a call that waits for an answer"):
-        mapper.map(result("b", "c-2"))
-    chunks = whole(mapper, result("a", "c-1"), DONE)
+    chunks = whole(mapper, result("b", "c-2"), result("a", "c-1"), DONE)
     assert [chunk.get("toolCallId") for chunk in chunks] == ["c-1", None]
     assert chunks[-1] == WAITS
 
@@ -280,12 +293,29 @@ def edited(path: str) -> Event:
     return {"type": "file-edited", "path": path, "occurrences": 1}
 
 
-def test_a_flush_shows_the_side_events_that_wait() -> None:
+def test_side_events_wait_for_others_until_they_are_flushed() -> None:
+    batches = SideEventBatches(20, ())
+    assert [batches.take(edited("a")), batches.take(edited("b"))] == [[], []]
+    [batch] = batches.flush()
+    assert batch == {"type": "batch", "events": [edited("a"), edited("b")]}
+    assert batches.flush() == []
+    [part] = mapped(new_mapper(), batch)[1:]
+    assert part == {"type": "data-batch", "data": {"events": [edited("a"), edited("b")]}}
+
+
+def test_an_event_of_no_use_does_not_wait() -> None:
+    wrong = {"type": "ls", "path": "."}
+    assert SideEventBatches(20, ()).take(wrong) == [wrong]
     mapper = new_mapper(batch=True)
-    assert mapped(mapper, edited("a"), edited("b")) == []
-    [_, batch] = mapped(mapper, {"type": FLUSH})
-    assert [event["path"] for event in batch["data"]["events"]] == ["a", "b"]
-    assert mapped(mapper, {"type": FLUSH}) == []
+    with pytest.raises(MappingError, match="no usable `count`"):
+        mapped(mapper, edited("a"), wrong)
+    assert len(parts(whole(mapper, edited("b"), DONE), "data-batch")) == 1
+
+
+@pytest.mark.parametrize("events", [None, [7], [{"type": "text", "text": "x"}]])
+def test_a_batch_holds_side_events_only(events: Any) -> None:
+    with pytest.raises(MappingError, match="`batch` has no usable `events`"):
+        mapped(new_mapper(), {"type": "batch", "events": events})
 
 
 def test_a_part_with_several_side_events_has_a_bound() -> None:
@@ -326,9 +356,9 @@ def test_pages_are_found_in_the_result_of_a_search(found: Any, pages: list[str])
 def test_a_page_has_the_title_that_stands_above_it_and_there_are_not_too_many() -> None:
     text = "## Result 1: Tides\nURL: https://a.example\n[2] The sea\nURL: https://b.example\nURL: https://c.example"
     assert found_pages(text) == [
-        Page("https://a.example", "Tides"),
-        Page("https://b.example", "The sea"),
-        Page("https://c.example", ""),
+        Source("https://a.example", "Tides"),
+        Source("https://b.example", "The sea"),
+        Source("https://c.example", ""),
     ]
     assert len(found_pages([{"url": f"https://{number}.example"} for number in range(200)])) == 100
 
@@ -407,7 +437,7 @@ def test_names_are_a_set_and_no_text() -> None:
     with pytest.raises(ValueError, match="transient must be a set of names, not 'ls'"):
         DeepAgentOptions(transient="ls")
     assert DeepAgentOptions(events={"ls"}, transient=()).shown >= {"ls", "text", "tool-result"}
-    assert DeepAgentOptions(batch=False).together == DeepAgentOptions(batch=1).together == 1
+    assert (DeepAgentOptions(batch=False).batches, DeepAgentOptions(batch=1).batches) == (None, None)
 
 
 # The end.
@@ -416,7 +446,7 @@ def test_names_are_a_set_and_no_text() -> None:
 def test_after_its_end_a_run_says_nothing() -> None:
     mapper = new_mapper()
     mapped(mapper, {"type": "error", "error": RuntimeError("secret")})
-    assert (mapper.ended, mapper.map({"type": "text", "text": "x"}), mapper.end()) == (True, [], [])
+    assert (mapped(mapper, {"type": "text", "text": "x"}), list(mapper.end())) == ([], [])
 
 
 @pytest.mark.parametrize("error", [{"name": "AbortError"}, type("AbortError", (Exception,), {})()])
@@ -450,6 +480,4 @@ def test_what_comes_after_the_last_step_was_not_aborted() -> None:
         {"type": "text", "text": "b"},
         {"type": "done"},
     ]
-    mapper = DeepAgentMapper(MessageWriter("m", new_id=iter(map(str, range(100))).__next__))
-    chunks = [chunk for event in events for chunk in mapper.map(event)] + mapper.end()
-    assert type(chunks[-1]) is Finish
+    assert whole(new_mapper(), *events)[-1] == STOP
