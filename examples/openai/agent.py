@@ -1,6 +1,6 @@
 """A model that streams and calls tools, several at a time, through the official `openai` package.
 
-`OPENAI_BASE_URL` and `OPENAI_MODEL` name any other server and model that speak chat completions.
+`OPENAI_BASE_URL` and `OPENAI_MODEL` select another OpenAI-compatible server and model.
 """
 
 import asyncio
