@@ -33,7 +33,7 @@ def check(
 ) -> None:
     """Judge a recorded stream: exit 0 if the clients accept it, 1 with the first violation if one refuses it.
 
-    A stream that only leaves the message untidy, such as a part that stays streaming, gets a warning.
+    A stream that only leaves the message untidy, for example with a part that stays streaming, gets a warning.
     """
     verdict = _judge(_read(file), client, None if continues is None else _message(continues))
     ok = verdict.violation is None and not (strict and verdict.warnings)
@@ -65,7 +65,7 @@ def _message(file: str) -> UIMessage:
     except ValueError as error:
         raise typer.BadParameter(f"{file} is not JSON: {error}.") from None
     if message.role != "assistant":
-        raise typer.BadParameter(f"{file}: It must be a message of the assistant.")
+        raise typer.BadParameter(f"{file} must be a message of the assistant.")
     return message
 
 
