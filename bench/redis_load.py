@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import uvloop
-from apps import STEADY_CHUNKS
 from load import read_streams
 
+from apps import STEADY_CHUNKS
 from support.redis_server import RedisServer
 
 HERE: Final = Path(__file__).parent

@@ -255,7 +255,7 @@ def _is_minded_by_v5_alone(verdict: Verdict, levels: dict[str, Outcome], profile
     """Whether only the profile's clients of v5 mind, which were not asked, since the stream has an approval."""
     problem = "" if verdict.violation is None else verdict.violation.problem
     left_out = {client for client in PROMISES[profile] if release_of(client).major == 5} - levels.keys()
-    return "has not the `dynamic` of its call" in problem and bool(left_out)
+    return "differ in `dynamic`" in problem and bool(left_out)
 
 
 def _is_advice(rule: str) -> bool:

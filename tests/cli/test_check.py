@@ -79,7 +79,7 @@ def test_an_event_that_lacks_its_blank_line_is_refused() -> None:
         1,
         "<stdin>:3: An event at the end without its blank line: every client drops it.\n"
         "  rule    event-cut-off\n"
-        "  remedy  End each event with a blank line, the last one, too.\n",
+        "  remedy  End each event with a blank line, also the last one.\n",
         "",
     )
     for ending in ("", "\n", "\r\n"):

@@ -150,7 +150,7 @@ def test_a_hidden_call_is_not_shown_and_counts_as_work_until_its_end(end: e.Agen
     assert list(mapper.map(HIDDEN)) == list(mapper.map(HIDDEN)) == []
     assert set(written.working) == {"c"}
     assert list(mapper.map(end)) == []
-    assert written.working == set()
+    assert not written.working
     assert list(mapper.map(e.ApprovalRequest())) == []
 
 

@@ -32,7 +32,7 @@ def check(
 ) -> None:
     """Judge a recorded stream: exit 0 if the clients accept it, 1 with the first violation if one refuses it.
 
-    A stream that only leaves the message untidy, such as a part that stays streaming, gets a warning.
+    A stream that only leaves the message untidy, for example with a part that stays streaming, gets a warning.
     """
     before = None if continues is None else _read_message(continues)
     try:
@@ -59,7 +59,7 @@ def _read_message(file: str) -> UIMessage:
     except ValueError as error:
         refuse(f"{file} is not JSON: {error}.")
     if message.role != "assistant":
-        refuse(f"{file}: The message is not the assistant's.")
+        refuse(f"{file} must be a message of the assistant.")
     return message
 
 

@@ -45,7 +45,7 @@ def replay(
 
 
 def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
-    """Make an app that answers every message with the recording. It has no chats and no other messages.
+    """Make an app that answers every message with the recording. It stores no chats and no messages.
 
     Raises:
         ValueError: The path cannot be the path of a chat.

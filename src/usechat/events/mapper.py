@@ -137,7 +137,12 @@ class EventMapper:
             return self._whole(event, said, write)
         said.add(event.text)
         chunks = write(event.text, key)
-        return chunks if event.metadata is None else chunks + self._writer.end_part(lane=key, metadata=event.metadata)
+        if event.metadata is None:
+            return chunks
+        if isinstance(event, e.Reasoning):
+            # A provider may encrypt all of its reasoning, and wants it back all the same.
+            chunks += self._writer.begin_reasoning(key)
+        return chunks + self._writer.end_part(lane=key, metadata=event.metadata)
 
     def _whole(self, event: _Spoken, said: "_Said", write: Callable[[str, str], list[c.Chunk]]) -> Iterator[c.Chunk]:
         rest, is_new = said.take(event.text, block=event.block)

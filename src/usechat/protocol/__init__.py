@@ -1,13 +1,14 @@
 """The AI SDK's UI message stream without any I/O.
 
-What can be said        chunks, with any value made plain by values
+What can be said        chunks; values makes any Python value plain JSON
 When it may be said     tables, rules, state
 Who understands it      clients
 Writing a message       writer; `state.closing` ends any stream
-Reading a message       reader, with partial; verdict judges a recording, with recorded
+Reading a message       reader, with partial for tool inputs that still stream
+Judging a recording     verdict, with recorded
 Resuming a stream       replay
 Bytes out and in        codec, frames, sse, websocket
-What a client sends     requests, with messages; model_messages is what a model gets of it
+What a client sends     requests, with messages; model_messages converts them for a model
 """
 
 from usechat.protocol.chunks import Chunk

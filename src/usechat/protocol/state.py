@@ -42,7 +42,7 @@ _REASONS: Final[dict[type[c.End], str]] = {
 
 
 class Call(Struct, eq=False):
-    """A tool call of the message; `step` is the number of the step in which it began."""
+    """A tool call of the message, which began in step number `step`."""
 
     id: str
     name: str
@@ -52,7 +52,7 @@ class Call(Struct, eq=False):
     provider_executed: bool = False
 
     def note_execution(self, provider_executed: bool | UnsetType) -> None:  # noqa: FBT001
-        """Take in who runs the call, if a chunk says so."""
+        """Take in who runs the call, if the chunk says it."""
         if provider_executed is not UNSET:
             self.provider_executed = provider_executed
 
@@ -60,10 +60,10 @@ class Call(Struct, eq=False):
 class StreamState:
     """The state of one stream.
 
-    `message_id` and `parts` are those of the message that it continues, if it does. `here` are the calls of the current
-    step. `shown` is the last step that a page knows of: React learns of a new step only with the next chunk that
-    changes the message. `first_release` says that 5.0.0 may read the stream: its pages also post again after results
-    of the provider, and it gets a denial as an error.
+    `message_id` and `parts` are those of the message that the stream continues. `here` has the calls of the current
+    step. `shown` is the last step that a page has seen: React sees a new step only with the next chunk that changes the
+    message. `first_release` says that 5.0.0 may read the stream: its pages also post again after results of the
+    provider, and it gets a denial as an error.
     """
 
     def __init__(self, message_id: str | UnsetType = UNSET, parts: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -87,7 +87,7 @@ class StreamState:
         """Take the chunk in.
 
         Raises:
-            LocalProtocolError: it is illegal here; the state is as it was before.
+            LocalProtocolError: The chunk is illegal here. The state has not changed.
         """
         self._MOVES.get(type(chunk), StreamState._anytime)(self, chunk)
 
@@ -100,11 +100,11 @@ class StreamState:
         return any(call.state not in CLOSED for call in self.here)
 
     def has_results(self) -> bool:
-        """Whether the current step has results of our own tools and no call without one."""
+        """Whether the current step has results of our own tools, and no call without a result."""
         return any(not call.provider_executed for call in self.here) and not self.open_here()
 
     def resubmits(self, step: int, closing: Collection[Call] = ()) -> bool:
-        """Whether a page that sends automatically posts again if this is the last step and these calls are closed."""
+        """Whether a page that sends automatically posts again if `step` is the last one and `closing` get results."""
         calls = [call for call in self.calls.values() if call.step == step]
         ours = [call for call in calls if not call.provider_executed]
         answered = CLOSED | _ANSWERED if self.first_release else _ANSWERED
@@ -194,7 +194,7 @@ class StreamState:
             raise local_error("part-left-open", name, f"`{name}` comes while the part {left!r:.60} is open.")
 
     def _delta(self, chunk: c.TextDelta | c.ReasoningDelta) -> None:
-        # Nearly every chunk is a delta, and by the tables it changes neither phase nor part.
+        # The fast path: nearly every chunk is a delta, and the tables say that it changes neither phase nor part.
         if self.phase == "step" and chunk.id in self._parts_like(chunk):
             self._show()
         else:
@@ -206,7 +206,7 @@ class StreamState:
         state = PARTS[name].get("open" if chunk.id in parts else "closed")
         if state is None:
             rule = "part-open-twice" if chunk.id in parts else "part-not-open"
-            here = "open already" if chunk.id in parts else "not open"
+            here = "already open" if chunk.id in parts else "not open"
             raise local_error(rule, name, f"`{name}` for the part {chunk.id!r:.60}, which is {here}.")
         if state == "open":
             parts[chunk.id] = None
@@ -225,7 +225,7 @@ class StreamState:
         call = self.calls.get(chunk.tool_call_id) or Call(chunk.tool_call_id, chunk.tool_name, dynamic, self.step)
         if call.state not in CALLS[name]:
             raise local_error(
-                "call-twice", name, f"`{name}` for the call {call.id!r:.60}, which the message has already."
+                "call-twice", name, f"`{name}` for the call {call.id!r:.60}, which the message already has."
             )
         if call.dynamic is not dynamic or (call.name != chunk.tool_name and not dynamic):
             raise local_error("call-changed", name, f"`{name}` gives the call {call.id!r:.60} another name or kind.")
@@ -245,7 +245,7 @@ class StreamState:
         name = c.chunk_type(chunk)
         call = self._call(chunk.tool_call_id, name)
         if call.dynamic is not (chunk.dynamic is True):
-            raise local_error("call-changed", name, f"`{name}` has not the `dynamic` of its call {call.id!r:.60}.")
+            raise local_error("call-changed", name, f"`{name}` and its call {call.id!r:.60} differ in `dynamic`.")
         preliminary = isinstance(chunk, c.ToolOutputAvailable) and chunk.preliminary is True
         self._follow(call, name, f"{name}, preliminary" if preliminary else name)
         call.note_execution(chunk.provider_executed)
@@ -290,7 +290,7 @@ class StreamState:
         self.phase = phase
         self._show()
 
-    # Keyed by the class that each move takes, which the type checker cannot follow.
+    # Each method takes the class that is its key, which the type checker cannot follow.
     _MOVES: ClassVar = cast(
         "dict[type[c.Chunk], Callable[[StreamState, c.Chunk], None]]",
         {
@@ -330,14 +330,14 @@ def _call_state(part: Mapping[str, Any]) -> CallState:
 
 
 def closing(state: StreamState, last: c.End) -> Iterator[c.Chunk]:
-    """The chunks that end a stream with `last`: every part and call is closed before it, and the page stays quiet.
+    """The chunks that close every part and call and end the stream with `last`. The page does not post again.
 
-    A call that waits for the browser or for an approval stays as it is if the stream finishes with `tool-calls`. One
-    that waits for an approval also does so if the stream finishes without a reason, as those of other bridges do.
+    If the stream finishes with `tool-calls`, calls that wait for the browser or for an approval stay open. If it
+    finishes without a reason, as the streams of other servers do, calls that wait for an approval stay open.
     """
     waiting = _WAITING.get(last.finish_reason, ()) if isinstance(last, c.Finish) else ()
     calls = [call for call in state.open_calls() if call.state not in waiting]
-    # Whatever is closed makes the page see the current step.
+    # Closing something makes the page see the current step.
     step = state.step if calls or state.text or state.reasoning else state.shown
     refusals_count = state.first_release
     posts_again = state.resubmits(step, [call for call in calls if refusals_count or call.state != "refused"])
@@ -353,13 +353,13 @@ def closing(state: StreamState, last: c.End) -> Iterator[c.Chunk]:
 
 
 def closing_parts(state: StreamState) -> Iterator[c.Chunk]:
-    """The ends of all parts that are open."""
+    """The ends of all open parts."""
     yield from [c.TextEnd(id_) for id_ in state.text]
     yield from [c.ReasoningEnd(id_) for id_ in state.reasoning]
 
 
 def with_input(call: Call, step: int) -> Iterator[c.Chunk]:
-    """What a call needs before its result if no input was sent for it: without one, its part is not valid."""
+    """The empty input of a call that has none yet: without an input, a part with a result is not valid."""
     if call.state == "started" and call.step == step:
         yield c.ToolInputDelta(call.id, "{}")
 

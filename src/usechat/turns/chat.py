@@ -275,9 +275,13 @@ class Chat:
     async def model_messages(self) -> list[ModelMessage]:
         """All messages as the AI SDK's `convertToModelMessages` gives them, for `to_openai` and `to_anthropic`.
 
-        An agent in a thread writes `to_model_messages(chat.read_history())`.
+        The last one is what this turn has said so far, with the results of its calls, so that a tool loop asks anew
+        for each model call. An agent in a thread writes `to_model_messages(chat.read_history())`.
         """
-        return to_model_messages(await self.history())
+        messages, said = await self.history(), self._output.snapshot()
+        if said is None or not said.parts:
+            return to_model_messages(messages)
+        return to_model_messages([*(messages if self.continues is None else messages[:-1]), said])
 
     def hold(self) -> AbstractContextManager[None]:
         """Suspend the idle clock, for work of which nothing is shown: `with chat.hold(): …`, in the event loop."""
