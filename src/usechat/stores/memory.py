@@ -87,7 +87,7 @@ class MemoryTurnStore:
                     while self._held(head) is claim:
                         await claim.moved.wait()
             except TimeoutError:
-                # Whoever has taken it over meanwhile has as long as the owner before.
+                # An owner that took it over meanwhile has `within` seconds, too.
                 if self._held(head) is claim:
                     await self._take_over(claim, why)
                     return
@@ -151,7 +151,7 @@ class MemoryTurnStore:
             await taken.seal((), "lost")
             await taken.release()
         else:
-            # In a task that whoever stops cannot cancel: nobody else would end the turn.
+            # In a task that the caller cannot cancel: nobody else would end the turn.
             task = asyncio.ensure_future(self._lost(taken, why))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
@@ -189,12 +189,11 @@ class _Claim:
         return self._sealed
 
     def error(self) -> TurnRunningError:
-        """What whoever wants the place of this turn is told."""
         return TurnRunningError(self.head, is_claimed=self.phase == "claimed", is_sealed=self.phase == "sealed")
 
     async def open(self, producer: Producer, continues: UIMessage | None, uses: Sequence[str]) -> None:
         if self._fenced or self.phase == "released":
-            raise FencedError("Somebody else has taken the turn over.")
+            raise FencedError("Another owner has taken the turn over.")
         if self.phase != "claimed":
             return
         self._store.use(self.head.chat, uses)

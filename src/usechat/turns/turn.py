@@ -23,7 +23,7 @@ event loop, and `_flush` writes up to 64 of them together. Everything else that 
 first. A text that only continues the open text part changes nothing in the writer's state (`MessageWriter.flow`): its
 frame is made from the part's template and its delta joins the message, without a chunk.
 
-The agent's task. A turn that ends by somebody else than its agent cancels the task at once; `wind_down` gives it one
+The agent's task. When anybody but the agent ends the turn, its task is cancelled at once; `wind_down` gives it one
 second to clean up. An agent that ended its message itself may go on, until the clock of the whole turn cancels it; one
 whose answer became too large has a second.
 """
@@ -345,7 +345,7 @@ class Turn(Output):
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _end_agent(self, outcome: Outcome, cut_off: bool) -> None:  # noqa: FBT001
-        # An agent that waits for room has nothing to wait for.
+        # An agent that waits for its readers has nothing to wait for any more.
         self.claim.log.wake_drain()
         task = self._task
         by_itself = task is not None and task is asyncio.current_task(self._loop)
