@@ -72,8 +72,7 @@ class MemoryTurnStore:
         return Found(next(ended, None), live)
 
     async def follow(self, head: TurnHead) -> Reader | None:
-        while (claim := self._held(head)) is not None and claim.phase == "claimed":
-            await claim.moved.wait()
+        claim = await self._opened(head)
         if claim is not None:
             return claim.reader()
         ended = self._ended.get(head.turn)
@@ -100,8 +99,7 @@ class MemoryTurnStore:
     async def wait_opened(self, head: TurnHead, within: float) -> bool:
         try:
             async with asyncio.timeout(within):
-                while (claim := self._held(head)) is not None and claim.phase == "claimed":
-                    await claim.moved.wait()
+                await self._opened(head)
         except TimeoutError:
             return False
         return True
@@ -144,6 +142,12 @@ class MemoryTurnStore:
     def _held(self, head: TurnHead) -> "_Claim | None":
         claim = self._claims.get(head.chat)
         return claim if claim is not None and claim.head.turn == head.turn else None
+
+    async def _opened(self, head: TurnHead) -> "_Claim | None":
+        """Wait until the turn is open; None if it is gone."""
+        while (claim := self._held(head)) is not None and claim.phase == "claimed":
+            await claim.moved.wait()
+        return claim
 
     async def _take_over(self, claim: "_Claim", why: StopReason) -> None:
         taken = self._claims[claim.head.chat] = claim.hand_over(next(self._epochs))

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, closing, nullcontext, suppress
-from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from usechat.errors import MappingError
@@ -102,33 +101,22 @@ async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: O
 async def _move_in_thread(
     events: Iterator[Any], mapper: Mapper[Any], output: Output, unused: Unused, threads: Threads
 ) -> None:
-    move = partial(_move, mapper=mapper, output=output, unused=unused)
-    await threads.run(_move_sync, events, move, output, asyncio.get_running_loop())
+    loop, full = asyncio.get_running_loop(), output.full
+
+    def move() -> None:
+        with closing(cast("Any", events)) if hasattr(events, "close") else nullcontext():
+            for event in events:
+                if output.closed:
+                    return
+                try:
+                    output.write(mapper.map, event)
+                except MappingError as error:
+                    unused(error)
+                if full is not None and full():
+                    asyncio.run_coroutine_threadsafe(output.drain(), loop).result()
+
+    await threads.run(move)
     output.write(mapper.end)
-
-
-def _move(event: _Event, mapper: Mapper[_Event], output: Output, unused: Unused) -> None:
-    try:
-        output.write(mapper.map, event)
-    except MappingError as error:
-        unused(error)
-
-
-def _move_sync(
-    events: Iterator[Any], move: Callable[[Any], None], output: Output, loop: asyncio.AbstractEventLoop
-) -> None:
-    full = output.full
-    with closing(cast("Any", events)) if hasattr(events, "close") else nullcontext():
-        for event in events:
-            if output.closed:
-                return
-            move(event)
-            if full is not None and full():
-                asyncio.run_coroutine_threadsafe(_drain(output), loop).result()
-
-
-async def _drain(output: Output) -> None:
-    await output.drain()
 
 
 def closing_events(events: AsyncIterable[Any]) -> AbstractAsyncContextManager[Any]:

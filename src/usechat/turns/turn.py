@@ -37,7 +37,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from usechat.events import Mapper
 from usechat.events.mapper import EventMapper
-from usechat.protocol.chunks import Abort, Chunk, Error, Finish, FinishReason, ReasoningDelta, TextDelta
+from usechat.protocol.chunks import Abort, Chunk, Error, Finish, ReasoningDelta, TextDelta
 from usechat.protocol.frames import Frames
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
@@ -161,11 +161,7 @@ class Turn(Output):
 
     def stop(self, why: StopReason) -> None:
         """End the turn at once: cancel the agent, keep what it said."""
-        with self.lock:
-            self._flush()
-            if self.outcome is None:
-                self.stopped = why
-                self._choose(self._end_with(self.writer.abort()), "stopped")
+        self._end("stopped", self.writer.abort, why)
 
     def readers_changed(self, count: int | None) -> None:
         if self.outcome is None:
@@ -257,10 +253,7 @@ class Turn(Output):
         self._fail(explain(error, self._settings.error_text))
 
     def _fail(self, text: str) -> None:
-        with self.lock:
-            self._flush()
-            if self.outcome is None:
-                self._choose(self._end_with(self.writer.fail(text)), "error")
+        self._end("error", lambda: self.writer.fail(text))
 
     async def _run(self, drive: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -268,7 +261,7 @@ class Turn(Output):
             # What it was made from is not needed while the agent works.
             del drive
             await moving
-            self._finish()
+            self._end("done", self._finish)
         except asyncio.CancelledError as error:
             if self._task is not None and self._task.cancelling():
                 self.stop("shutdown")
@@ -286,15 +279,17 @@ class Turn(Output):
             # A task that was cancelled holds its frames, and with them this turn.
             self._task = None
 
-    def _finish(self) -> None:
+    def _finish(self) -> list[Chunk]:
+        waits = any(call.state in ("available", "requested") for call in self.writer.state.open_calls())
+        return self.writer.finish("tool-calls" if waits else "stop")
+
+    def _end(self, outcome: Outcome, write: Callable[[], list[Chunk]], why: StopReason | None = None) -> None:
+        """End the turn with what `write` writes, unless it has ended before."""
         with self.lock:
             self._flush()
             if self.outcome is None:
-                self._choose(self._end_with(self.writer.finish(self._reason())), "done")
-
-    def _reason(self) -> FinishReason:
-        waits = any(call.state in ("available", "requested") for call in self.writer.state.open_calls())
-        return "tool-calls" if waits else "stop"
+                self.stopped = why
+                self._choose(self._end_with(write()), outcome)
 
     def _grow(self, chunk: Chunk) -> None:
         self._reader.apply(chunk)
