@@ -153,7 +153,7 @@ CONTENT: Final = "The tides of the shore turn by noon.\n" * 60
 
 
 class DeepAgent:
-    """Says the script, and if it `writes`, tells of so many files a second at the same time."""
+    """Says the script, and if it `writes`, reports 500 files a second at the same time."""
 
     def __init__(self, script: Script, *, writes: bool) -> None:
         self._script = script

@@ -195,7 +195,7 @@ async def measure_delays(streams: int) -> Delays:
 
 
 class Rate(NamedTuple):
-    """So many requests a second, and the 99th percentile of the time to the first byte of their streams."""
+    """Requests a second, and the 99th percentile of the time to their first bytes."""
 
     requests: int
     first_byte: float

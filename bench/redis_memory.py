@@ -35,7 +35,7 @@ async def acknowledged(claim: RedisClaim) -> None:
 
 
 async def play(store: RedisTurnStore, chunks: int, together: int) -> tuple[int, bytes]:
-    """Play a turn whose chunks come so many together; give the bytes of its frames, and the key of its log."""
+    """Play a turn whose chunks come in batches; give the bytes of its frames, and the key of its log."""
     head = TurnHead(turn=new_turn_id(), chat=new_turn_id(), owner="ada", message_id="message")
     claim = await store.claim(head)
     await claim.open(Producer(), None, ())

@@ -28,7 +28,7 @@ class Producer:
     def readers_changed(self, count: int | None) -> None: ...
 
     def fenced(self, *, is_here: bool) -> None:
-        raise RuntimeError("Somebody else has the turn.")
+        raise RuntimeError("Another owner has the turn.")
 
 
 def head(turn: str) -> TurnHead:

@@ -16,7 +16,7 @@ const cpu = () => {
   return (user + system) / 1e6;
 };
 
-/** A source that says nothing before `go`: all at once, or so many chunks a second. */
+/** A source that says nothing before `go`: all at once, or `rate` chunks a second. */
 function makeSource(gate, { chunks, rate }, began) {
   let index = 0;
   return new ReadableStream({

@@ -3,10 +3,10 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import msgspec
@@ -14,7 +14,7 @@ import pytest
 
 from support.gateways import SETTINGS, Gateway, chunks, two_gateways, until_chunk
 from support.hang import HANG_SECONDS
-from support.loopback import USECHAT, message, running
+from support.loopback import USECHAT, Process, message, running
 from support.redis_server import SECRET, RedisServer
 from usechat.database import Database
 from usechat.gateway.directory import SessionDirectory
@@ -153,11 +153,23 @@ async def test_redis_gets_no_token(redis_server: RedisServer) -> None:
         assert token not in kept
 
 
-async def test_a_turn_whose_worker_was_killed_ends_with_an_error_and_aborts_nothing(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
-    redis_server.empty()
-    url = f"sqlite:///{tmp_path}/sessions.db"
+class Commands(NamedTuple):
+    """Two commands that serve one session agent; `a` and `b` are the addresses of their chats."""
+
+    agent: SessionAgent
+    http: httpx.AsyncClient
+    owner: Process
+    a: str
+    b: str
+
+    def ask(self, url: str, text: str) -> AbstractAsyncContextManager[httpx.Response]:
+        return self.http.stream("POST", url, json=message(text, "c"))
+
+
+@asynccontextmanager
+async def two_commands(redis: RedisServer, folder: Path) -> AsyncGenerator[Commands]:
+    redis.empty()
+    url = f"sqlite:///{folder}/sessions.db"
     database = Database(url)
     directory = SessionDirectory(database)
     await directory.add_user("ana")
@@ -168,29 +180,48 @@ async def test_a_turn_whose_worker_was_killed_ends_with_an_error_and_aborts_noth
     async with (
         asyncio.timeout(HANG_SECONDS),
         SessionAgent(SessionSettings(pace=0)).serving() as agent,
-        httpx.AsyncClient(timeout=HANG_SECONDS) as http,
+        httpx.AsyncClient(timeout=HANG_SECONDS, headers=headers) as http,
     ):
-        options = ["--upstream", agent.url, "--store", redis_server.url, "--lease", "1", "--port", "0"]
-        with ExitStack() as stack:
-            workers = [
-                stack.enter_context(running([*USECHAT, "gateway", *options], tmp_path, **environ)) for _ in range(2)
-            ]
-            a, b = [f"{worker.first_line().split()[-1]}/s1/chat" for worker in workers]
-            async with http.stream("POST", a, json=message("hang", "c"), headers=headers) as first:
-                cut_off = chunks(first)
-                await until_chunk(cut_off, type="text-delta")
-                async with http.stream("GET", f"{b}/c/stream", headers=headers) as second:
-                    stream = chunks(second)
-                    await until_chunk(stream, type="text-delta")
-                    os.kill(workers[0].pid, signal.SIGKILL)
-                    assert [chunk async for chunk in stream][-1] == INTERRUPTED
-            # The session still works on the prompt, and ana's next one waits for it.
-            async with http.stream("POST", b, json=message("Hello", "c"), headers=headers) as third:
-                stream = chunks(third)
-                await until_chunk(stream, type="data-agent-status", data=QUEUED)
-                agent.session("s1").release()
-                assert await rest(stream) == ("You said: Hello", "finish")
-        assert agent.received("abort") == []
+        options = ["--upstream", agent.url, "--store", redis.url, "--lease", "3", "--port", "0"]
+        command = [*USECHAT, "gateway", *options]
+        with running(command, folder, **environ) as first, running(command, folder, **environ) as second:
+            a, b = (f"{process.first_line().split()[-1]}/s1/chat" for process in (first, second))
+            yield Commands(agent, http, first, a, b)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_turn_whose_worker_is_gone_ends_with_an_error_and_aborts_nothing(
+    redis_server: RedisServer, tmp_path: Path, number: signal.Signals
+) -> None:
+    async with two_commands(redis_server, tmp_path) as two, two.ask(two.a, "hang") as first:
+        cut_off = chunks(first)
+        await until_chunk(cut_off, type="text-delta")
+        async with two.http.stream("GET", f"{two.b}/c/stream") as second:
+            stream = chunks(second)
+            await until_chunk(stream, type="text-delta")
+            os.kill(two.owner.pid, number)
+            assert [chunk async for chunk in stream][-1] == INTERRUPTED
+        # The session still works on the prompt, and ana's next one waits for it.
+        async with two.ask(two.b, "Hello") as third:
+            stream = chunks(third)
+            await until_chunk(stream, type="data-agent-status", data=QUEUED)
+            two.agent.session("s1").release()
+            assert await rest(stream) == ("You said: Hello", "finish")
+        assert two.agent.received("abort") == []
+
+
+async def test_a_worker_that_was_taken_for_dead_aborts_its_own_prompt_when_it_goes_on(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with two_commands(redis_server, tmp_path) as two, two.ask(two.a, "hang") as first:
+        stream = chunks(first)
+        await until_chunk(stream, type="text-delta")
+        async with two.http.stream("GET", f"{two.b}/c/stream") as second:
+            os.kill(two.owner.pid, signal.SIGSTOP)
+            assert [chunk async for chunk in chunks(second)][-1] == INTERRUPTED
+        os.kill(two.owner.pid, signal.SIGCONT)
+        assert [chunk async for chunk in stream][-1] == INTERRUPTED
+        await two.agent.until(lambda: len(two.agent.received("abort")) == 1)
 
 
 @pytest.mark.parametrize(

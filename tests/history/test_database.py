@@ -168,7 +168,7 @@ async def test_a_stored_message_that_is_broken_is_refused_with_its_place(
         ) as caught:
             await call
         assert problem in str(caught.value)
-    assert await history.load("chat\n", "ann", limit=1) == [U2]
+    assert await history.load_json("chat\n", "ann", limit=1) == [("u2", msgspec.json.encode(U2))]
 
 
 async def test_a_message_to_look_at_is_checked_more_than_one_to_show(history: History, database: Database):

@@ -114,7 +114,7 @@ async def test_while_redis_is_away_new_turns_get_503_and_readyz_says_so(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # There is no other turn whose owner would have to give it back.
-    for module in ("outages", "store"):
+    for module in ("worker", "store"):
         monkeypatch.setattr(f"usechat.stores.redis.{module}.GIVEN_BACK", 0.1)
     async with two(server, tmp_path) as workers:
         assert (await workers.a.get("/readyz")).text == "ok\n"

@@ -11,7 +11,8 @@ from support.hang import HANG_SECONDS
 from support.redis_server import RedisServer
 from tcp_proxy import TcpProxy
 from usechat.stores import Reader, StoreAwayError, TurnRunningError
-from usechat.stores.redis import outages, store
+from usechat.stores.redis import store
+from usechat.stores.redis import worker as worker_module
 from usechat.stores.redis.channels import Channels
 from usechat.stores.redis.claim import RedisClaim
 from usechat.stores.redis.driver import Wire
@@ -36,13 +37,13 @@ def forgetful() -> Iterator[RedisServer]:
 @pytest.fixture
 def _no_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     # So that a call that has waited is not taken for a clock that was set forward, as with a lease of usual length.
-    monkeypatch.setattr(outages, "_SLACK", 100.0)
+    monkeypatch.setattr(worker_module, "_SLACK", 100.0)
 
 
 @pytest.fixture
 def _soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     # Where no other turn may be missing, nothing is gained by the time in which its owner could give it back.
-    for module in (outages, store):
+    for module in (worker_module, store):
         monkeypatch.setattr(module, "GIVEN_BACK", 0.1)
 
 
@@ -141,7 +142,7 @@ async def test_readers_elsewhere_who_hear_again_later_see_the_end_although_redis
             return await claim.seal(frames("2"), "done") and await claim.release()
 
         ending = asyncio.create_task(end())
-        await proxy.poison("drop", outages.GIVEN_BACK / 2)
+        await proxy.poison("drop", store.GIVEN_BACK / 2)
         forgetful.restart()
         assert await ending
         assert await reading == frames("1", "2")

@@ -9,7 +9,7 @@ from stores.contract import Producer
 from stores.redis_workers import LIVING, Worker, frames, head, opened, read_all, sent, until, worker
 from support.redis_server import RedisServer
 from usechat.stores import FencedError
-from usechat.stores.redis import outages
+from usechat.stores.redis import worker as worker_module
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ async def test_a_clock_of_redis_that_is_set_forward_ends_no_turn_of_a_worker_tha
             # Until leases count.
             await asyncio.sleep(1.2 * LIVING)
             # An hour passes in Redis, and none here.
-            monkeypatch.setattr(outages, "_ours", lambda: (time.monotonic() - 3600) * 1e6)
+            monkeypatch.setattr(worker_module, "_ours", lambda: (time.monotonic() - 3600) * 1e6)
             with redis_server.client() as client:
                 client.hset(claim.keys.turn, "d", "0")
             b.store.served.reaper.reap(claim.head)

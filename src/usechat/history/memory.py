@@ -109,17 +109,17 @@ class MemoryHistory:
         mine = chat.turns.get(turn_id) if chat is not None else None
         return chat is None or mine is None or chat.rows[mine].is_answer
 
-    async def load(
-        self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
-    ) -> list[UIMessage]:
-        first, rows = self._own(chat_id, owner).slice(before, limit)
-        return [store.decode(chat_id, n, row.body) for n, row in enumerate(rows, first)]
+    async def load(self, chat_id: str, owner: str) -> list[UIMessage]:
+        rows = self._own(chat_id, owner).rows
+        return [store.decode(chat_id, position, row.body) for position, row in enumerate(rows)]
 
     async def load_json(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
     ) -> list[tuple[str, bytes]]:
-        _, rows = self._own(chat_id, owner).slice(before, limit)
-        return [(row.message_id, row.body) for row in rows]
+        chat = self._own(chat_id, owner)
+        end = len(chat.rows) if before is None else chat.positions.get(before, 0)
+        first = 0 if limit is None else max(0, end - limit)
+        return [(row.message_id, row.body) for row in chat.rows[first:end]]
 
     async def chats(self, owner: str, *, after: str | None = None, limit: int = 50) -> list[ChatEntry]:
         own = (chat for chat in self._chats.values() if chat.owner == owner)
@@ -137,7 +137,7 @@ class MemoryHistory:
         if chat is None:
             return _Chat(chat_id, owner)
         if chat.owner != owner:
-            raise PermissionError(store.SOMEBODY_ELSES)
+            raise PermissionError(store.NOT_THE_OWNER)
         return chat
 
 
@@ -181,12 +181,6 @@ class _Chat:
     def state(self, before: int) -> bytes | None:
         rows = reversed(self.rows[:before]) if self.has_state else ()
         return next((row.state for row in rows if row.state is not None), None)
-
-    def slice(self, before: str | None, limit: int | None) -> tuple[int, list[_Row]]:
-        """The position of the first row, and the rows."""
-        end = len(self.rows) if before is None else self.positions.get(before, 0)
-        first = 0 if limit is None else max(0, end - limit)
-        return first, self.rows[first:end]
 
     def replace(self, first: int, rows: Sequence[_Row]) -> None:
         """Replace all rows from `first` on."""

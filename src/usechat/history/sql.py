@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -31,9 +30,9 @@ _CHATS = sa.Table(
     Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
     Column("chat_id", sa.Text, nullable=False, unique=True),
     Column("owner", sa.Text, nullable=False),
-    Column("created", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
     Column("title", sa.Text, nullable=False, server_default=""),
-    # When its user last wrote, in seconds since 1970.
+    # When its user first and last wrote, in seconds since 1970.
+    Column("created", sa.Float(53), nullable=False),
     Column("updated", sa.Float(53), nullable=False, server_default="0"),
     sa.Index("usechat_chats_of_owner", "owner", "updated", "number"),
 )
@@ -156,7 +155,7 @@ class History:
         rows = [{**turn, **_values(message), "position": n} for n, message in enumerate(new, keep)]
 
         def begin(connection: Connection) -> None:
-            number, tail = _lock_or_create(connection, chat_id, owner)
+            number, tail = _lock_or_create(connection, chat_id, owner, turn["written"])
             if tail != after:
                 raise TailChangedError
             connection.execute(_TOUCH, {**chat, "chat": number})
@@ -196,12 +195,8 @@ class History:
         turn = {"chat_id": chat_id, "turn": turn_id}
         return await self._database.read(lambda connection: connection.scalar(_HAS_ENDED, turn)) is not False
 
-    async def load(
-        self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
-    ) -> list[UIMessage]:
-        return await self._load(
-            chat_id, owner, before, limit, lambda row: store.decode(chat_id, row.position, row.body)
-        )
+    async def load(self, chat_id: str, owner: str) -> list[UIMessage]:
+        return await self._load(chat_id, owner, None, None, lambda row: store.decode(chat_id, row.position, row.body))
 
     async def load_json(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
@@ -219,7 +214,11 @@ class History:
     async def chats(self, owner: str, *, after: str | None = None, limit: int = 50) -> list[ChatEntry]:
         updated, number = (_LATEST, _ALL) if after is None else store.read_place(after)
         bounds = {"owner": owner, "updated": updated, "number": number, "limit": limit}
-        return await self._database.read(lambda connection: [_entry(row) for row in connection.execute(_LIST, bounds)])
+        rows = await self._database.read(lambda connection: connection.execute(_LIST, bounds).all())
+        return [
+            ChatEntry(row.chat_id, row.title, row.created, row.updated, store.place_of(row.updated, row.number))
+            for row in rows
+        ]
 
     async def delete(self, chat_id: str, owner: str) -> None:
         def delete(connection: Connection) -> None:
@@ -273,12 +272,6 @@ class _Stored:
         return value
 
 
-def _entry(row: _Row) -> ChatEntry:
-    # SQLite gives the time without its zone.
-    created = row.created if row.created.tzinfo is not None else row.created.replace(tzinfo=UTC)
-    return ChatEntry(row.chat_id, row.title, created.timestamp(), row.updated, store.place_of(row.updated, row.number))
-
-
 def _values(message: UIMessage) -> _Values:
     return {"message_id": message.id, "role": message.role, "body": msgspec.json.encode(message).decode()}
 
@@ -289,7 +282,7 @@ def _open(connection: Connection, chat_id: str, owner: str) -> tuple[int, Tail, 
     if chat is None:
         return None
     if chat.owner != owner:
-        raise PermissionError(store.SOMEBODY_ELSES)
+        raise PermissionError(store.NOT_THE_OWNER)
     tail = Tail(0) if chat.position is None else Tail(chat.position + 1, chat.turn, chat.written)
     return chat.number, tail, chat.last_state
 
@@ -301,11 +294,11 @@ def _lock(connection: Connection, chat_id: str) -> None:
         connection.execute(_LOCK, {"chat_id": chat_id})
 
 
-def _lock_or_create(connection: Connection, chat_id: str, owner: str) -> tuple[int, Tail]:
+def _lock_or_create(connection: Connection, chat_id: str, owner: str, now: float) -> tuple[int, Tail]:
     _lock(connection, chat_id)
     while (chat := _open(connection, chat_id, owner)) is None:
         insert_new = insert_into(_CHATS, connection.dialect.name).on_conflict_do_nothing().returning(_chats.number)
-        number = connection.execute(insert_new, {"chat_id": chat_id, "owner": owner}).scalar()
+        number = connection.execute(insert_new, {"chat_id": chat_id, "owner": owner, "created": now}).scalar()
         if number is not None:
             return number, Tail(0)
         _lock(connection, chat_id)

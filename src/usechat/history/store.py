@@ -13,7 +13,7 @@ from usechat.protocol.messages import Role, UIMessage, read_message
 
 __all__ = [
     "IDS_REPEAT",
-    "SOMEBODY_ELSES",
+    "NOT_THE_OWNER",
     "ChatEntry",
     "HistoryStore",
     "StateStore",
@@ -32,7 +32,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-SOMEBODY_ELSES: Final = "The chat belongs to somebody else."
+NOT_THE_OWNER: Final = "The chat belongs to another user."
 IDS_REPEAT: Final = "Each message of a chat must have an id of its own."
 
 _TITLE: Final = 80
@@ -129,7 +129,7 @@ class HistoryStore(Protocol):
         """Look at one state of the chat, perhaps in another thread; a chat that does not exist is empty.
 
         Raises:
-            PermissionError: The chat is somebody else's.
+            PermissionError: The chat belongs to another user.
         """
         ...
 
@@ -141,7 +141,7 @@ class HistoryStore(Protocol):
         A chat that does not exist is created.
 
         Raises:
-            PermissionError: The chat is somebody else's.
+            PermissionError: The chat belongs to another user.
             TailChangedError: The chat does not end with `after` any more.
             ValueError: No message would be left, `keep` is more than there are, or two messages share an id.
         """
@@ -164,13 +164,11 @@ class HistoryStore(Protocol):
         """Whether the answer of the turn is stored, or the chat has nothing of the turn any more."""
         ...
 
-    async def load(
-        self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
-    ) -> list[UIMessage]:
-        """Load the last `limit` messages before the one with the id `before`; none if the chat lacks that message.
+    async def load(self, chat_id: str, owner: str) -> list[UIMessage]:
+        """Load all messages.
 
         Raises:
-            PermissionError: The chat is somebody else's.
+            PermissionError: The chat belongs to another user.
             ValueError: A message is broken.
         """
         ...
@@ -178,10 +176,12 @@ class HistoryStore(Protocol):
     async def load_json(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
     ) -> list[tuple[str, bytes]]:
-        """Load the same messages as their ids and their JSON, unchecked.
+        """Load the ids and the JSON of the last `limit` messages before the one with the id `before`, unchecked.
+
+        There are none if the chat lacks that message.
 
         Raises:
-            PermissionError: The chat is somebody else's.
+            PermissionError: The chat belongs to another user.
         """
         ...
 
@@ -197,7 +197,7 @@ class HistoryStore(Protocol):
         """Delete the chat with all its messages, if it exists; an answer that ends later is not stored.
 
         Raises:
-            PermissionError: The chat is somebody else's.
+            PermissionError: The chat belongs to another user.
         """
         ...
 

@@ -72,8 +72,7 @@ class MemoryTurnStore:
         return Found(next(ended, None), live)
 
     async def follow(self, head: TurnHead) -> Reader | None:
-        while (claim := self._held(head)) is not None and claim.phase == "claimed":
-            await claim.moved.wait()
+        claim = await self._opened(head)
         if claim is not None:
             return claim.reader()
         ended = self._ended.get(head.turn)
@@ -87,7 +86,7 @@ class MemoryTurnStore:
                     while self._held(head) is claim:
                         await claim.moved.wait()
             except TimeoutError:
-                # Whoever has taken it over meanwhile has as long as the owner before.
+                # An owner that took it over meanwhile has `within` seconds, too.
                 if self._held(head) is claim:
                     await self._take_over(claim, why)
                     return
@@ -100,8 +99,7 @@ class MemoryTurnStore:
     async def wait_opened(self, head: TurnHead, within: float) -> bool:
         try:
             async with asyncio.timeout(within):
-                while (claim := self._held(head)) is not None and claim.phase == "claimed":
-                    await claim.moved.wait()
+                await self._opened(head)
         except TimeoutError:
             return False
         return True
@@ -145,13 +143,19 @@ class MemoryTurnStore:
         claim = self._claims.get(head.chat)
         return claim if claim is not None and claim.head.turn == head.turn else None
 
+    async def _opened(self, head: TurnHead) -> "_Claim | None":
+        """Wait until the turn is open; None if it is gone."""
+        while (claim := self._held(head)) is not None and claim.phase == "claimed":
+            await claim.moved.wait()
+        return claim
+
     async def _take_over(self, claim: "_Claim", why: StopReason) -> None:
         taken = self._claims[claim.head.chat] = claim.hand_over(next(self._epochs))
         if taken.phase == "claimed" or self._lost is None:
             await taken.seal((), "lost")
             await taken.release()
         else:
-            # In a task that whoever stops cannot cancel: nobody else would end the turn.
+            # In a task that the caller cannot cancel: nobody else would end the turn.
             task = asyncio.ensure_future(self._lost(taken, why))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
@@ -189,12 +193,11 @@ class _Claim:
         return self._sealed
 
     def error(self) -> TurnRunningError:
-        """What whoever wants the place of this turn is told."""
         return TurnRunningError(self.head, is_claimed=self.phase == "claimed", is_sealed=self.phase == "sealed")
 
     async def open(self, producer: Producer, continues: UIMessage | None, uses: Sequence[str]) -> None:
         if self._fenced or self.phase == "released":
-            raise FencedError("Somebody else has taken the turn over.")
+            raise FencedError("Another owner has taken the turn over.")
         if self.phase != "claimed":
             return
         self._store.use(self.head.chat, uses)

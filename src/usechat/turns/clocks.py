@@ -50,7 +50,7 @@ class Clocks:
         self.last = self._loop.time()
 
     def readers(self, count: int | None) -> None:
-        """So many readers follow the turn; the linger clock runs while there are none, and holds while nobody knows."""
+        """Take the number of readers. The linger clock runs while there are none; None, for not known, stops it."""
         linger = self._limits.linger
         if count != 0 or linger is None:
             self._linger_at = None

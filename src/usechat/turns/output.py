@@ -35,15 +35,15 @@ class Output:
         self.lock = threading.RLock()
         self.closed = False
         self._loop = asyncio.get_running_loop()
-        # Why the turn was stopped, if somebody else than its agent did so.
+        # Why the turn was stopped, unless its agent ended it.
         self.stopped: StopReason | None = None
-        # Made when somebody looks at it, since it is large and few do.
+        # Made at the first access, since it is large and few agents look at it.
         self._stopping: asyncio.Event | None = None
         self._is_stopping = False
 
     @property
     def stopping(self) -> asyncio.Event:
-        """Set as soon as the turn is ended by somebody else than its agent."""
+        """Set as soon as anybody but the agent ends the turn."""
         if self._stopping is None:
             self._stopping = asyncio.Event()
             if self._is_stopping:

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, closing, nullcontext, suppress
-from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from usechat.errors import MappingError
@@ -22,15 +21,15 @@ Events: TypeAlias = AsyncIterator[_Event] | Iterator[_Event]
 
 _log = logging.getLogger("usechat")
 _KINDS: Final = 100
-# So many short texts, or so many seconds of work on other events, are moved in a row before others get their turn.
+# Let the loop run after 256 short texts, or after 2 ms of work on other events.
 _IN_A_ROW: Final = 256
 _SECONDS_IN_A_ROW: Final = 0.002
-# An agent that holds the loop for so many seconds is made to let it run after each of its events, and told of at last.
+# An agent that holds the loop for 10 ms is made to let it run after each of its events; one second is logged.
 _HOLDS: Final = 0.010
 _HOLDS_LONG: Final = 1.0
-# Of the events that come so slowly, one in so many is looked at.
+# Look at one in eight of the events that come that slowly.
 _SAMPLE: Final = 8
-# An agent that gives so many events within a millisecond of each other is no longer suspected.
+# An agent that gives 64 events within a millisecond of each other is no longer suspected.
 _QUICK: Final = 0.001
 _QUICK_EVENTS: Final = 64
 
@@ -43,7 +42,7 @@ class Unused:
         self._count = count
 
     def __call__(self, error: MappingError) -> None:
-        # Who sends the events names their types, so the number of kinds needs a bound.
+        # The sender of the events names their types, so the number of kinds needs a bound.
         kind = str(error) if str(error) in self.counts or len(self.counts) < _KINDS else "others"
         if kind not in self.counts:
             _log.warning("%s", error)
@@ -83,7 +82,7 @@ async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: O
             if output.closed:
                 break
             if full is not None and full():
-                # What it holds is not kept while nobody reads.
+                # Its memory is not kept while nobody reads.
                 del event
                 await output.drain()
             gap, last = now - last, now
@@ -102,33 +101,22 @@ async def _move_async(events: AsyncIterator[Any], mapper: Mapper[Any], output: O
 async def _move_in_thread(
     events: Iterator[Any], mapper: Mapper[Any], output: Output, unused: Unused, threads: Threads
 ) -> None:
-    move = partial(_move, mapper=mapper, output=output, unused=unused)
-    await threads.run(_move_sync, events, move, output, asyncio.get_running_loop())
+    loop, full = asyncio.get_running_loop(), output.full
+
+    def move() -> None:
+        with closing(cast("Any", events)) if hasattr(events, "close") else nullcontext():
+            for event in events:
+                if output.closed:
+                    return
+                try:
+                    output.write(mapper.map, event)
+                except MappingError as error:
+                    unused(error)
+                if full is not None and full():
+                    asyncio.run_coroutine_threadsafe(output.drain(), loop).result()
+
+    await threads.run(move)
     output.write(mapper.end)
-
-
-def _move(event: _Event, mapper: Mapper[_Event], output: Output, unused: Unused) -> None:
-    try:
-        output.write(mapper.map, event)
-    except MappingError as error:
-        unused(error)
-
-
-def _move_sync(
-    events: Iterator[Any], move: Callable[[Any], None], output: Output, loop: asyncio.AbstractEventLoop
-) -> None:
-    full = output.full
-    with closing(cast("Any", events)) if hasattr(events, "close") else nullcontext():
-        for event in events:
-            if output.closed:
-                return
-            move(event)
-            if full is not None and full():
-                asyncio.run_coroutine_threadsafe(_drain(output), loop).result()
-
-
-async def _drain(output: Output) -> None:
-    await output.drain()
 
 
 def closing_events(events: AsyncIterable[Any]) -> AbstractAsyncContextManager[Any]:
@@ -166,7 +154,7 @@ class _LoopWatch:
         self._mark()
 
     def look(self, gap: float) -> None:
-        """An event has come, so many seconds after the one before."""
+        """An event has come, `gap` seconds after the one before."""
         if gap < _HOLDS:
             self.suspects -= gap < _QUICK
         elif self.is_marked:

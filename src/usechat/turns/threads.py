@@ -1,4 +1,4 @@
-"""Threads for agents that cannot wait: so many at a time, counted until each has really ended."""
+"""Threads for agents that block: a bounded number, in which each thread counts until it has ended."""
 
 import asyncio
 import contextvars
@@ -21,7 +21,7 @@ def is_any(kind: Callable[[Any], bool], function: object) -> bool:
 
 
 class Threads:
-    """At most `most` threads. One that goes on although nobody waits for it any more keeps its place."""
+    """At most `most` threads. A thread that goes on after its caller was cancelled keeps its place."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -32,7 +32,7 @@ class Threads:
     async def run(self, work: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
         """Run the work in a thread of its own, as soon as there is a place, and give what it returns or raises.
 
-        Whoever is cancelled leaves at once; the thread goes on to its end.
+        A caller that is cancelled leaves at once; the thread goes on to its end.
         """
         await self._enter()
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
@@ -67,7 +67,7 @@ class Threads:
         return result
 
     async def call(self, function: Callable[_P, Any], *arguments: _P.args, **options: _P.kwargs) -> Any:
-        """Call a function of somebody else's, in a thread unless it is async, and give what it returns in the end."""
+        """Call a function of the app, in a thread unless it is async, and give what it returns in the end."""
         if is_any(inspect.iscoroutinefunction, function):
             return await function(*arguments, **options)
         returned = await self.run(function, *arguments, **options)
@@ -89,14 +89,14 @@ class Threads:
             raise
 
     def _leave(self) -> None:
-        """Give the place to whoever waits for one, or free it."""
+        """Give the place to the next caller that waits, or free it."""
         with self._lock:
             while self._waiting:
                 loop, place = self._waiting.popleft()
                 try:
                     loop.call_soon_threadsafe(self._give, place)
                 except RuntimeError:
-                    # That loop is closed, and whoever waited is gone.
+                    # That loop is closed, and its caller is gone.
                     continue
                 return
             self._running -= 1
@@ -109,4 +109,4 @@ class Threads:
 
 
 THREADS: Final = Threads(64)
-"""For agents that are not given others."""
+"""For agents that get no others."""

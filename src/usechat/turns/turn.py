@@ -23,7 +23,7 @@ event loop, and `_flush` writes up to 64 of them together. Everything else that 
 first. A text that only continues the open text part changes nothing in the writer's state (`MessageWriter.flow`): its
 frame is made from the part's template and its delta joins the message, without a chunk.
 
-The agent's task. A turn that ends by somebody else than its agent cancels the task at once; `wind_down` gives it one
+The agent's task. When anybody but the agent ends the turn, its task is cancelled at once; `wind_down` gives it one
 second to clean up. An agent that ended its message itself may go on, until the clock of the whole turn cancels it; one
 whose answer became too large has a second.
 """
@@ -39,7 +39,7 @@ from msgspec import structs
 
 from usechat.events import Mapper
 from usechat.events.mapper import EventMapper
-from usechat.protocol.chunks import Abort, Chunk, Error, Finish, FinishReason, ReasoningDelta, TextDelta
+from usechat.protocol.chunks import Abort, Chunk, Error, Finish, ReasoningDelta, TextDelta
 from usechat.protocol.frames import Frames
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
@@ -163,11 +163,7 @@ class Turn(Output):
 
     def stop(self, why: StopReason) -> None:
         """End the turn at once: cancel the agent, keep what it said."""
-        with self.lock:
-            self._flush()
-            if self.outcome is None:
-                self.stopped = why
-                self._choose(self._end_with(self.writer.abort()), "stopped")
+        self._end("stopped", self.writer.abort, why)
 
     def readers_changed(self, count: int | None) -> None:
         if self.outcome is None:
@@ -265,10 +261,7 @@ class Turn(Output):
         self._fail(explain(error, self._settings.error_text))
 
     def _fail(self, text: str) -> None:
-        with self.lock:
-            self._flush()
-            if self.outcome is None:
-                self._choose(self._end_with(self.writer.fail(text)), "error")
+        self._end("error", lambda: self.writer.fail(text))
 
     async def _run(self, drive: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -276,7 +269,7 @@ class Turn(Output):
             # What it was made from is not needed while the agent works.
             del drive
             await moving
-            self._finish()
+            self._end("done", self._finish)
         except asyncio.CancelledError as error:
             if self._task is not None and self._task.cancelling():
                 self.stop("shutdown")
@@ -294,15 +287,17 @@ class Turn(Output):
             # A task that was cancelled holds its frames, and with them this turn.
             self._task = None
 
-    def _finish(self) -> None:
+    def _finish(self) -> list[Chunk]:
+        waits = any(call.state in ("available", "requested") for call in self.writer.state.open_calls())
+        return self.writer.finish("tool-calls" if waits else "stop")
+
+    def _end(self, outcome: Outcome, write: Callable[[], list[Chunk]], why: StopReason | None = None) -> None:
+        """End the turn with what `write` writes, unless it has ended before."""
         with self.lock:
             self._flush()
             if self.outcome is None:
-                self._choose(self._end_with(self.writer.finish(self._reason())), "done")
-
-    def _reason(self) -> FinishReason:
-        waits = any(call.state in ("available", "requested") for call in self.writer.state.open_calls())
-        return "tool-calls" if waits else "stop"
+                self.stopped = why
+                self._choose(self._end_with(write()), outcome)
 
     def _grow(self, chunk: Chunk) -> None:
         self._reader.apply(chunk)
@@ -353,7 +348,7 @@ class Turn(Output):
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _end_agent(self, outcome: Outcome, cut_off: bool) -> None:  # noqa: FBT001
-        # An agent that waits for room has nothing to wait for.
+        # An agent that waits for its readers has nothing to wait for any more.
         self.claim.log.wake_drain()
         task = self._task
         by_itself = task is not None and task is asyncio.current_task(self._loop)

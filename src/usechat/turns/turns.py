@@ -181,7 +181,7 @@ class Turns:
                 turn.stop("shutdown")
             # An answer that cannot be stored, and a hook of the app's that hangs, keep nobody from leaving.
             _, late = await asyncio.wait(lives, timeout=_DRAINS)
-            # Whoever drains once more, as an app does at its very end, does not wait for them again.
+            # A second drain, as at the end of an app, does not wait for them again.
             self._lives.update(dict.fromkeys(late))
 
     async def _live(self, pending: PendingTurn, began: "asyncio.Future[Reader]") -> None:
@@ -194,7 +194,7 @@ class Turns:
                 began.set_exception(error)
             return
         if began.done():
-            # Whoever asked has gone.
+            # The request was cancelled.
             reader.leave()
         else:
             began.set_result(reader)
@@ -244,7 +244,7 @@ class Turns:
         turn: Turn | None = None,
         state: ChatState | None = None,
     ) -> bool:
-        """Seal the turn, store its answer and free the chat; False if somebody else does."""
+        """Seal the turn, store its answer and free the chat; False if another owner does."""
         changed = None if state is None else state.changed()
         if not await claim.seal(last, outcome):
             return False

@@ -41,7 +41,7 @@ _UNANSWERED: Final = 4
 # How long to wait for the turn of a prompt that nobody wants any more, and before that for any frame about the prompt.
 _WITHDRAWS: Final = 3600.0
 _IS_HEARD: Final = 60.0
-# After so many frames other tasks run.
+# After this many frames in a row, other tasks run.
 _IN_A_ROW: Final = 32
 
 

@@ -57,7 +57,7 @@ PASSED_OVER: Final = frozenset(
 """The frames of which a chat shows nothing, or not all, and which can be asked for by name."""
 
 MOST_WAITING: Final = 1_000
-"""A session that has more prompts waiting, or says so, is taken not to have told how many."""
+"""A frame that names a larger number of waiting prompts is read as one without the number."""
 
 # What is kept of a session has these bounds, whatever it sends: ids and names in characters, words for a reader, and
 # times in seconds or milliseconds, which JavaScript counts exactly up to here.
@@ -323,27 +323,27 @@ def _call(record: Frame) -> CallUpdate | None:
 
 
 def _question(frame: Frame) -> FrameType:
-    asked = _asked(_or_empty(frame, "text"), frame.get("options"), _time(frame, "expiresAt"))
-    return Question(_id(frame, "questionId"), asked)
+    options, expires = frame.get("options"), _time(frame, "expiresAt")
+    data: dict[str, Any] = {"text": _or_empty(frame, "text")}
+    if isinstance(options, list):
+        data["options"] = options
+    if expires is not None:
+        data["expiresAt"] = expires
+    return Question(_id(frame, "questionId"), data)
 
 
 def _interactive_prompt(frame: Frame) -> FrameType:
     prompt = _record(frame, "prompt")
-    texts, actions, expires = (_or_empty(prompt, "title"), _or_empty(prompt, "body")), prompt.get("actions"), None
-    records = _records(cast("list[object]", actions)) if isinstance(actions, list) else None
-    options = None if records is None else [_or_empty(action, "label") for action in records]
-    if (milliseconds := _time(prompt, "expiresAt")) is not None:
-        expires = milliseconds / 1000
-    return Question(_id(prompt, "id"), _asked("\n".join(filter(None, texts)), options, expires, records))
-
-
-def _asked(text: str, options: Any, expires: float | None, actions: list[Frame] | None = None) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "options": options if isinstance(options, list) else None,
-        "actions": actions,
-        "expiresAt": expires,
-    }
-    return {"text": text, **{name: value for name, value in fields.items() if value is not None}}
+    actions, expires = prompt.get("actions"), _time(prompt, "expiresAt")
+    texts = (_or_empty(prompt, "title"), _or_empty(prompt, "body"))
+    data: dict[str, Any] = {"text": "\n".join(text for text in texts if text)}
+    if isinstance(actions, list):
+        records = _records(cast("list[object]", actions))
+        data["options"] = [_or_empty(action, "label") for action in records]
+        data["actions"] = records
+    if expires is not None:
+        data["expiresAt"] = expires / 1000
+    return Question(_id(prompt, "id"), data)
 
 
 def _resolved(frame: Frame) -> FrameType:

@@ -72,7 +72,7 @@ class SocketEvents(Protocol):
     def open_failed(self) -> None: ...
 
     def sockets_changed(self, count: int, most_of_a_session: int) -> None:
-        """So many sockets are open now, or being opened: in all, and to the session that has the most."""
+        """`count` sockets are open now, or being opened; one session has `most_of_a_session` of them."""
         ...
 
     def aborted(self, by: AbortedBy) -> None:

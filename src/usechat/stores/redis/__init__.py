@@ -1,4 +1,4 @@
-"""Turns of many processes, on one Redis: an append-only log for each, written by whoever has its lease."""
+"""Turns of many processes, on one Redis: each has an append-only log, which the holder of its lease writes."""
 
 from usechat.stores.redis.store import RedisTurnStore
 

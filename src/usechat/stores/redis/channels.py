@@ -22,7 +22,7 @@ _log = logging.getLogger("usechat")
 Listener: TypeAlias = Callable[[bytes], None]
 
 _PAUSE: Final = 0.5
-# Redis is away if it gives no sign of life for so many beats; it is asked for one in each.
+# Ping Redis once a beat, and take it for away after two and a half beats without a sign of life.
 _SILENCE: Final = 2.5
 
 

@@ -18,7 +18,7 @@ to which Redis has the log. It falls back when Redis turns out to have less.
 `_Appends._lock` guards three fields and the growth of the log:
 
 - `_is_open`: the loop writes it, `add` reads it. When `end` returns, a thread that was adding frames is done.
-- `_is_queued`: whether the pipeline has, or is about to get, the job. Whoever sets it puts the job.
+- `_is_queued`: whether the pipeline has, or is about to get, the job. The caller that sets it puts the job.
 - `_unsent_since`: `add` sets it with the first frame that waits, and the trip that takes the frames clears it.
 
 All other fields belong to the event loop.

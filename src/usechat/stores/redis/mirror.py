@@ -12,7 +12,7 @@ give a turn back, and it counts anew after each outage (`wait_again`).
 
 **Tasks.** Everything belongs to the event loop. `_loading` is the one task that loads, which all readers share;
 `_filling` is the one that checks; `_timer` is the next regular check. A reader that joins may read on beside them
-(`reach`): `_add` takes each frame once, whoever read it.
+(`reach`): `_add` takes each frame once, from either.
 """
 
 import asyncio

@@ -141,7 +141,7 @@ class Pipeline:
         """Send a command again until Redis replies, or `once`: then it fails as soon as a trip does.
 
         Raises:
-            StoreAwayError: there was no reply within so many seconds, or it was an error.
+            StoreAwayError: there was no reply within `within` seconds, or it was an error.
         """
         return await self._reply(_Call(command, once=once), within)
 
@@ -149,7 +149,7 @@ class Pipeline:
         """Send the commands one after the other, on the same trip unless it is full.
 
         Raises:
-            StoreAwayError: there was no reply within so many seconds, or one of them was an error.
+            StoreAwayError: there was no reply within `within` seconds, or one of them was an error.
         """
         return await asyncio.gather(*(self._reply(_Call(command), within) for command in commands))
 

@@ -14,10 +14,9 @@ from usechat.stores.redis.claim import RedisClaim
 from usechat.stores.redis.driver import Part, Reply, check_url
 from usechat.stores.redis.keys import Keys, Settings
 from usechat.stores.redis.local_turns import LocalTurns
-from usechat.stores.redis.outages import GIVEN_BACK
 from usechat.stores.redis.reaper import Reaper
 from usechat.stores.redis.scripts import CLAIM, FIND, PROBE, REGISTER, STOP, milliseconds
-from usechat.stores.redis.worker import TurnStatus, Worker
+from usechat.stores.redis.worker import GIVEN_BACK, TurnStatus, Worker
 
 __all__ = ["RedisTurnStore"]
 
