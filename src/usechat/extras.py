@@ -1,4 +1,4 @@
-"""What to say where the packages of an extra are not installed."""
+"""The sentence for an extra whose packages are not installed."""
 
 from typing import Final
 
@@ -14,5 +14,5 @@ FRAMEWORKS: Final = {
 
 
 def missing(what: str, error: ModuleNotFoundError, extra: str) -> str:
-    """The sentence that says what `what` needs, and how to install it."""
+    """Say which package `what` needs, and how to install it."""
     return f"{what} needs {error.name}. Install it with: pip install 'usechat[{extra}]'"
