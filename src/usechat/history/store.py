@@ -206,30 +206,22 @@ class HistoryStore(Protocol):
 class StateStore(HistoryStore, Protocol):
     """A history that keeps `chat.state`, which it says by `keeps_state = True`.
 
-    Each state stays with the message that its turn ended with, and goes with it: cutting the chat back brings back the
-    state of that time.
+    Each state stays with the message that its turn ended with, and goes with it, so that cutting a chat back brings
+    back the state of that time. Two rules are for `begin`. An assistant's message that comes first among the new ones
+    and has the id of the message that it replaces (a continuation) keeps the state of that one. A user's message that
+    is answered again loses its state.
     """
 
     keeps_state: bool
 
     async def read(self, chat_id: str, owner: str, look: Callable[[StoredChat], _T]) -> _T: ...
 
-    async def begin(
-        self, chat_id: str, owner: str, turn_id: str, *, after: Tail, keep: int, new: Sequence[UIMessage], epoch: int
-    ) -> None:
-        """Begin as any `HistoryStore` does.
-
-        A first new message of the assistant with the id of the message that it replaces (a continuation) keeps the
-        state of that one. A user's message that is answered again loses the state that an earlier turn left there.
-        """
-        ...
-
     async def end(
         self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None, state: bytes | None = None
     ) -> bool:
         """Store the turn's answer, and with it the JSON of the state; None leaves the state as it is.
 
-        The state is stored exactly if the answer is. That of a turn whose message has no parts stays with the turn's
+        The state is stored exactly if the answer is. A turn whose message has no parts leaves its state with its
         question, and True is returned.
         """
         ...
