@@ -15,7 +15,7 @@ from usechat.integrations.pydantic_ai import show_sub_agent
 __all__ = ["agent"]
 
 client = AsyncOpenAI(base_url=f"{os.environ['PROVIDER_URL']}/v1", api_key="none", max_retries=0)
-# Pydantic AI 2.0 has citations of OpenAI only among its raw annotations.
+# Pydantic AI 2.40 has citations of OpenAI only among its raw annotations.
 settings = OpenAIResponsesModelSettings(openai_include_raw_annotations=True)
 model = OpenAIResponsesModel("gpt-5", provider=OpenAIProvider(openai_client=client), settings=settings)
 agent = Agent(model, tools=[effects.get_weather, effects.wait])

@@ -65,7 +65,11 @@ class PydanticAIAgent:
             raise RequestError("The calls that wait together have to be answered together.", status=409)
 
     async def run(self, chat: Chat) -> AsyncGenerator[Any, None]:
-        """Run the agent with the chat as its history, and with the user's answers to approvals."""
+        """Run the agent with the chat as its history, and with the user's answers to approvals.
+
+        Raises:
+            RuntimeError: The provider's answer failed.
+        """
         framework = import_module("pydantic_ai")
         events = EventQueue[Any]()
         _TURN.set(events)
@@ -95,7 +99,11 @@ class PydanticAIAgent:
         try:
             async for event in events:
                 yield event
-            yield framework.AgentRunResultEvent(await run)
+            result = await run
+            if result.response.finish_reason == "error":
+                # With OpenAI's Responses, releases before 2.52 take an answer that failed for a whole one.
+                raise RuntimeError("The model's provider reported that its answer failed.")
+            yield framework.AgentRunResultEvent(result)
         finally:
             run.cancel()
             await asyncio.gather(run, return_exceptions=True)

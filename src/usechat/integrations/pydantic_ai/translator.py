@@ -41,7 +41,6 @@ _REASONS: Final[dict[str, FinishReason]] = {
     "length": "length",
     "content_filter": "content-filter",
     "tool_call": "stop",
-    "error": "error",
 }
 
 
