@@ -36,7 +36,9 @@ _NOT_SHOWN: Final = frozenset(
     )
 )
 _CHUNKS: Final = ("data-", "source-", "file")
-_REASONS: Final[dict[str, FinishReason]] = {
+_REASONS: Final[dict[str | None, FinishReason]] = {
+    # Not every model tells.
+    None: "stop",
     "stop": "stop",
     "length": "length",
     "content_filter": "content-filter",
@@ -227,8 +229,7 @@ class PydanticAITranslator:
             yield e.Data("output", output, id=self._output_call)
         if usage is not None:
             yield _used(usage, field_of(response, "model_name") or "")
-        if reason := field_of(response, "finish_reason"):
-            yield e.Finish(_REASONS.get(reason, "other"))
+        yield e.Finish(_REASONS.get(field_of(response, "finish_reason"), "other"))
 
     def _usage_so_far(self, event: Any) -> _Said:
         return (_used(field_of(event, "usage")),)
