@@ -101,7 +101,11 @@ class PydanticAITranslator:
         delta = field_of(event, "delta")
         match field_of(delta, "part_delta_kind"):
             case "text":
-                return (*_sources(delta, "citations_delta"), field_of(delta, "content_delta"))
+                text = field_of(delta, "content_delta")
+                # Nearly all events are such.
+                if field_of(delta, "provider_details") is None and not field_of(delta, "citations_delta"):
+                    return (text,)
+                return (*_sources(delta, "citations_delta"), text)
             case "thinking":
                 content = field_of(delta, "content_delta")
                 return (e.Reasoning(content),) if content else ()
