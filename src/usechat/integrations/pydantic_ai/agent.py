@@ -49,7 +49,7 @@ class PydanticAIAgent:
         self._deps = deps
         self._model_settings = model_settings
 
-    def translator(self, _: Chat) -> PydanticAITranslator:
+    def translator(self, chat: Chat) -> PydanticAITranslator:
         return PydanticAITranslator()
 
     async def admit(self, pending: PendingTurn) -> None:

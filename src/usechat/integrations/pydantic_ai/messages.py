@@ -163,9 +163,11 @@ class _Reader:
             return self._native.ToolReturnPart(call.name, call.result, call.id, outcome=outcome)
         value = cast("dict[str, Any]", call.output)["value"]
         encoded = msgspec.json.encode(value)
-        # A file in a result is a file again.
-        content = self._native.tool_return_ta.validate_json(encoded) if b'"kind"' in encoded else value
-        return self._native.ToolReturnPart(call.name, content, call.id)
+        if b'"kind"' in encoded:
+            # A file in a result is a file again.
+            content = import_module("pydantic").TypeAdapter(self._native.ToolReturnContent)
+            value = content.validate_json(encoded)
+        return self._native.ToolReturnPart(call.name, value, call.id)
 
 
 def _signed(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -301,10 +301,21 @@ def _result(part: Any, *, provider_executed: bool = False) -> _Said:
         case "denied":
             return (e.ToolDenied(call_id),)
         case "success" | "interrupted":
-            return (e.ToolResult(call_id, content, provider_executed=provider_executed),)
+            return (e.ToolResult(call_id, _output(content), provider_executed=provider_executed),)
         case _:
             # A `RetryPromptPart` of releases before `outcome="retried"` has none.
             return (e.ToolError(call_id, _error_text(content), provider_executed=provider_executed),)
+
+
+def _output(content: Any) -> Any:
+    """A result whose files are as the framework dumps them, so that they can be files again."""
+    if isinstance(content, list | tuple):
+        return [_output(item) for item in cast("Sequence[Any]", content)]
+    kind = getattr(content, "kind", "")
+    if not isinstance(kind, str) or not kind.endswith(("binary", "-url")):
+        return content
+    names = ("data", "media_type") if kind == "binary" else ("url",)
+    return {"kind": kind, **{name: msgspec.to_builtins(getattr(content, name)) for name in names}}
 
 
 def _error_text(content: Any) -> str:
