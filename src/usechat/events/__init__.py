@@ -2,8 +2,7 @@
 
 An agent yields text as `str`, these events, or chunks of the protocol as objects or dicts. `EventMapper` turns them
 into chunks and keeps the books: which calls are open, what was said before, which sub-agent speaks, what the model
-calls used. So an integration only translates. Where one seems to need a book of its own, this vocabulary lacks
-something.
+calls used. So an integration only translates. One that seems to need a book of its own shows what is missing here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -128,7 +127,7 @@ class ToolInputError(Struct, frozen=True):
 
 
 class ToolProgress(Struct, frozen=True):
-    """A preliminary result of a call, which the next one replaces."""
+    """A preliminary result of a call; the next one replaces it."""
 
     id: str
     output: Any
@@ -169,7 +168,7 @@ class ToolError(Struct, frozen=True):
 
 
 class EndCalls(Struct, frozen=True):
-    """Who spoke under the key is done: its calls without a result fail with this text, unless the user was asked."""
+    """The speaker of the key is done: its calls without a result fail with this text, unless the user was asked."""
 
     text: str
     key: str = ""
@@ -193,7 +192,7 @@ class ApprovalRequest(Struct, frozen=True):
 
 
 class ApprovalResponse(Struct, frozen=True):
-    """Somebody else than the page's user has answered, and the run goes on; a refused call is denied.
+    """Somebody other than the page's user has answered, and the run goes on; a refused call is denied.
 
     The page was not asked. Clients of AI SDK 7 show the question and the answer.
     """
@@ -213,11 +212,11 @@ class Pause(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What a model call used, summed over the message into `metadata.usage`; None is what nobody told.
+    """What a model call used, summed over the message into `metadata.usage`; None is a count that nobody gave.
 
     `input_tokens` include those that were read from a cache or written to it. Of usages with the same `key`, the last
-    one counts: some providers tell again and again how much it is by now. `extra` are other numbers to sum, such as a
-    cost, each under its name in the metadata.
+    one counts: some providers send a running total. `extra` are other numbers to sum, such as a cost, each under its
+    name in the metadata.
     """
 
     input_tokens: float | None = None
