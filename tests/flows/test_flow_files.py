@@ -328,8 +328,7 @@ def test_a_few_aliases_that_stand_for_billions_are_refused_at_once():
     with pytest.raises(FlowError) as caught:
         parse_flow("\n".join(laughs), file="laughs.yaml")
     assert str(caught.value) == (
-        "laughs.yaml:6: With all aliases written out, the file has more than 100,000 values. "
-        "Use fewer aliases."
+        "laughs.yaml:6: With all aliases written out, the file has more than 100,000 values. Use fewer aliases."
     )
 
 

@@ -74,7 +74,7 @@ def refusing(command: str, extra: str) -> Generator[None]:
 
 
 def command_of(settings: type[_S]) -> Callable[[Callable[[_S], None]], Callable[..., None]]:
-    """Turn a function of these settings into a command: each field is an option, and `USECHAT_<NAME>` sets it."""
+    """Turn a function of these settings into a command. Each field is an option, which `USECHAT_<NAME>` sets, too."""
 
     def decorate(function: Callable[[_S], None]) -> Callable[..., None]:
         @wraps(function)
@@ -107,7 +107,7 @@ def check_seconds(seconds: float) -> float:
 
 
 Port: TypeAlias = Annotated[
-    int, Option(envvar="USECHAT_PORT", min=0, max=65535, help="The port. 0 takes one that is free.")
+    int, Option(envvar="USECHAT_PORT", min=0, max=65535, help="The port to listen on. 0 picks a free one.")
 ]
 Directory: TypeAlias = Annotated[
     str,
@@ -144,23 +144,24 @@ class ListenSettings(Struct, frozen=True, kw_only=True):
 class ServerSettings(ListenSettings, frozen=True, kw_only=True):
     """What `usechat serve` and `usechat gateway` share."""
 
-    client: Annotated[ClientName, Option(help="The clients that must understand the streams.")] = "portable"
-    cors: Annotated[list[str], Option(help="An origin whose pages may call. Repeat it for more.")] = field(
-        default_factory=list[str]
-    )
+    client: Annotated[ClientName, Option(help="The AI SDK versions that the streams must work with.")] = "portable"
+    cors: Annotated[
+        list[str], Option(help="An origin whose pages may call, such as http://localhost:3000. Repeat it for more.")
+    ] = field(default_factory=list[str])
     grace: Annotated[
-        float, Option(min=0, callback=check_seconds, help="Seconds that running turns get when the server stops.")
+        float,
+        Option(min=0, callback=check_seconds, help="Seconds that running turns get when the server stops."),
     ] = 10.0
-    log_format: Annotated[LogFormat, Option(help="Lines of text, or one JSON object per line.")] = "text"
+    log_format: Annotated[LogFormat, Option(help="Log lines of text, or one JSON object per line.")] = "text"
 
     @property
     def cors_hint(self) -> str:
-        """The line of the banner for pages of another origin, which need --cors."""
+        """The line of the banner about --cors."""
         return "" if self.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
 
 
 def read_switches(given: Iterable[str]) -> dict[str, Any]:
-    """Read options of a source, such as `name=true` or `name=["a"]`. A value that is not JSON is text.
+    """Read options of a framework, such as `name=true` or `name=["a"]`. A value that is not JSON is a string.
 
     Raises:
         ValueError: An option has no value.

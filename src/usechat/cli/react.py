@@ -16,11 +16,11 @@ _NAMES: Final = ", ".join(_TYPES)
 
 
 def react(
-    *, parts: Annotated[bool, typer.Option("--parts", help="Print the components that draw data parts.")] = False
+    *, parts: Annotated[bool, typer.Option("--parts", help="Print components that draw data parts.")] = False
 ) -> None:
-    """Print the chat transport for AI SDK 5, 6 and 7: `usechat react > src/usechat.ts`.
+    """Print a chat transport for React apps with AI SDK 5, 6 or 7: `usechat react > src/usechat.ts`.
 
-    `usechat react --parts > src/parts.tsx` prints the components that draw data parts: todos, files, commands, the web,
+    `usechat react --parts > src/parts.tsx` prints components that draw data parts: todos, files, commands, the web,
     sub-agents, flows, questions.
     """
     name = "parts.tsx" if parts else "usechat.ts"
