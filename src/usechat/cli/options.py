@@ -39,6 +39,7 @@ __all__ = [
     "check_seconds",
     "command_of",
     "database_name",
+    "is_loopback",
     "read_file",
     "read_switches",
     "refuse",
@@ -99,6 +100,14 @@ def _parameter(info: FieldInfo) -> Parameter:
     return Parameter(info.name, Parameter.KEYWORD_ONLY, default=default, annotation=info.type)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether connections to this host stay on this computer."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def check_seconds(seconds: float) -> float:
     """Refuse more than a day, and `inf` and `nan`, which `float` accepts and no timer does."""
     if not seconds <= _DAY:
@@ -128,10 +137,7 @@ class ListenSettings(Struct, frozen=True, kw_only=True):
     @property
     def local(self) -> bool:
         """Whether only this computer can connect."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     @property
     def netloc(self) -> str:
