@@ -30,9 +30,10 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also after a warning.")] = False,
 ) -> None:
-    """Check whether AI SDK clients accept a recorded stream. Exits with 1 and the first violation if one refuses it.
+    """Check whether AI SDK clients accept a recorded stream.
 
-    A stream that leaves the message untidy, such as a part that never ends, gets a warning.
+    Exits with 1 and prints the first violation if one of them refuses it. A stream that leaves the message untidy, such
+    as a part that never ends, gets a warning.
     """
     before = None if continues is None else _read_message(continues)
     try:

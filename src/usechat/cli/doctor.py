@@ -31,9 +31,10 @@ def doctor(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Check whether a Redis can be the --store of several workers. Exits with 1 and what to do if it cannot.
+    """Check whether a Redis can be the --store of several workers.
 
-    Warnings do not change the exit code. The doctor leaves nothing in the Redis.
+    Exits with 1 and prints what to do if it cannot. Warnings do not change the exit code. The doctor leaves nothing in
+    the Redis.
     """
     with refusing("usechat doctor", "redis"):
         from usechat.cli.redis_checks import examine

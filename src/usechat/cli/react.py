@@ -27,8 +27,8 @@ def react(
     typer.echo((files("usechat") / "react" / name).read_text(encoding="utf-8"), nl=False)
 
 
-def print_types(source: Annotated[str, typer.Argument(help=f"The source: {_NAMES}.")]) -> None:
-    """Print the TypeScript types of a source's data parts."""
+def print_types(source: Annotated[str, typer.Argument(help=f"The integration: {_NAMES}.")]) -> None:
+    """Print TypeScript types for an integration's data parts."""
     if source not in _TYPES:
         refuse(f"There are no types for {source!r:.60}. There are types for {_NAMES}.")
     typer.echo(_TYPES[source](), nl=False)

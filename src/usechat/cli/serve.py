@@ -44,7 +44,7 @@ class ServeSettings(ServerSettings, frozen=True, kw_only=True):
             help="Seconds without a sign of life after which other workers end the turns of a worker.",
         ),
     ] = LEASE
-    workers: Annotated[int, Option(min=1, max=256, help="The number of processes. More than 1 need --store.")] = 1
+    workers: Annotated[int, Option(min=1, max=256, help="The number of worker processes. Several need --store.")] = 1
     history: Annotated[
         str,
         Option(help="The URL of the database for chats. sqlite:// is in memory, client leaves chats to the pages."),
