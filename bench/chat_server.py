@@ -68,11 +68,12 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def serving(name: str, script: str) -> Generator[Server]:
+def serving(name: str, script: str, **environ: str) -> Generator[Server]:
     command = ["node", HERE / "peer.mjs", script]
     if name != "node":
         command = [sys.executable, HERE / "apps.py", name, script]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+    environ = {**os.environ, **environ}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:  # noqa: S603
         assert process.stdout is not None
         try:
             yield Server(int(process.stdout.readline()), process.pid)

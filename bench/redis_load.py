@@ -8,21 +8,18 @@ import asyncio
 import itertools
 import os
 import re
-import subprocess
-import sys
 import time
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Final, Literal, TypeAlias
 
 import uvloop
 from apps import STEADY_CHUNKS
+from chat_server import Server, serving
 from load import read_streams
 
 from support.redis_server import RedisServer
 
-HERE: Final = Path(__file__).parent
 TURNS: Final = (250, 500, 1_000)
 AT_ONCE: Final = 50
 MOST: Final = 15
@@ -31,22 +28,6 @@ _TURN: Final = re.compile(rb"x-usechat-turn: (\S+)", re.IGNORECASE)
 _numbers: Final = itertools.count()
 
 Place: TypeAlias = Literal["same worker", "other worker"]
-
-
-class Process(NamedTuple):
-    name: str
-    pid: int
-
-    @property
-    def cpu(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    @property
-    def memory(self) -> float:
-        """In megabytes."""
-        lines = Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
 class Connection:
@@ -104,16 +85,8 @@ async def _read(connection: Connection) -> list[float]:
         connection.close()
 
 
-@contextmanager
-def worker(redis: RedisServer, script: str = "steady") -> Generator[tuple[int, Process]]:
-    command = [sys.executable, HERE / "apps.py", "redis", script]
-    environ = {**os.environ, "USECHAT_STORE": redis.url, "USECHAT_SECRET": "0" * 32}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:  # noqa: S603
-        assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline()), Process("worker", process.pid)
-        finally:
-            process.kill()
+def worker(redis: RedisServer, script: str) -> AbstractContextManager[Server]:
+    return serving("redis", script, USECHAT_STORE=redis.url, USECHAT_SECRET="0" * 32)
 
 
 async def measure_fast(streams: int) -> None:
@@ -121,12 +94,12 @@ async def measure_fast(streams: int) -> None:
     with ExitStack() as stack:
         redis = RedisServer()
         stack.callback(redis.close)
-        port, process = stack.enter_context(worker(redis, "fast"))
-        await read_streams(port, 2)
-        cpu, chunks = process.cpu, 0
+        server = stack.enter_context(worker(redis, "fast"))
+        await read_streams(server.port, 2)
+        cpu, chunks = server.cpu(), 0
         for _ in range(400 // streams):
-            chunks += sum(stream.count for stream in await read_streams(port, streams))
-        spent = (process.cpu - cpu) / chunks * 1e6
+            chunks += sum(stream.count for stream in await read_streams(server.port, streams))
+        spent = (server.cpu() - cpu) / chunks * 1e6
     met = "met" if spent < MOST else "missed"
     print(f"less than {MOST} µs: CPU of a worker for a chunk, ready together, {streams:3} streams{spent:8.2f}  {met}")
 
@@ -135,18 +108,18 @@ async def measure(place: Place, turns: int) -> None:
     with ExitStack() as stack:
         redis = RedisServer()
         stack.callback(redis.close)
-        (one, first), (two, second) = (stack.enter_context(worker(redis)) for _ in range(2))
-        processes = [first, second, Process("Redis", redis.pid), Process("load", os.getpid())]
+        workers = [stack.enter_context(worker(redis, "steady")) for _ in range(2)]
+        ports, processes = [worker.port for worker in workers], [*workers, Server(0, redis.pid), Server(0, os.getpid())]
         tasks = list[asyncio.Task[list[float]]]()
         # Not all in one moment, in which nothing but their beginning would be measured.
         for begin in range(0, turns, AT_ONCE):
-            tasks += [asyncio.create_task(play((one, two), number, place)) for number in range(begin, begin + AT_ONCE)]
+            tasks += [asyncio.create_task(play(ports, number, place)) for number in range(begin, begin + AT_ONCE)]
             await asyncio.sleep(AT_ONCE / turns * 2)
-        before, since = [process.cpu for process in processes], time.perf_counter()
+        before, since = [process.cpu() for process in processes], time.perf_counter()
         await asyncio.sleep(STEADY_CHUNKS / 20 / 2)
         seconds = time.perf_counter() - since
-        shares = [(process.cpu - cpu) / seconds for process, cpu in zip(processes, before, strict=True)]
-        memory = [process.memory for process in processes]
+        shares = [(process.cpu() - cpu) / seconds for process, cpu in zip(processes, before, strict=True)]
+        memory = [process.memory() / 1024**2 for process in processes]
         delays = sorted(itertools.chain.from_iterable(await asyncio.gather(*tasks)))
         assert len(delays) == turns * STEADY_CHUNKS, f"{len(delays)} of {turns * STEADY_CHUNKS} chunks came"
     late = [delays[int(len(delays) * part)] * 1e3 for part in (0.5, 0.99)]
