@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the product, `make test` sets up and runs every check.
-.PHONY: run page dist test check types soak faults fresh-clone setup packages format lock bench docs clean
+.PHONY: run page dist test check types soak faults frameworks lock-frameworks fresh-clone setup packages format lock bench docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -60,6 +60,18 @@ faults: setup
 	@echo "usechat: the fault suite"
 	cd faults && PYTHONPATH=.:../conformance:../tests ../$(BIN)/python suite.py $(if $(STORE),--store $(STORE),--write) $(if $(SEED),--seed $(SEED)) $(ROWS)
 
+# Each framework with its real package and a fake provider, at its newest release and at the oldest that its extra allows:
+# an environment for each of locks/frameworks/, since some exclude each other. NAME=agno is for one of them.
+FRAMEWORKS := $(patsubst locks/frameworks/%.txt,%,$(wildcard locks/frameworks/$(if $(NAME),$(NAME)*,*).txt))
+frameworks: .venv/ready conformance/node_modules/ready $(FRAMEWORKS:%=.venv/frameworks/%/ready)
+	USECHAT_FRAMEWORKS="$(FRAMEWORKS:%=$(CURDIR)/.venv/frameworks/%)" $(BIN)/pytest -q -n 2 --dist loadscope frameworks
+
+.venv/frameworks/%/ready: locks/frameworks/%.txt .venv/ready
+	@echo "usechat: setting up the environment of $*"
+	$(UV) venv --quiet --allow-existing --python $(BIN)/python .venv/frameworks/$*
+	$(UV) pip sync --quiet --python .venv/frameworks/$*/bin/python --require-hashes locks/frameworks/$*.txt
+	@touch $@
+
 setup: packages .venv/ready conformance/node_modules/ready browser/node_modules/ready page
 
 packages:
@@ -103,7 +115,16 @@ bench: packages .venv/ready conformance/node_modules/ready bench/node_modules/re
 	PYTHONPATH=src:tests .venv/bench/bin/python bench/redis_load.py
 
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml
-lock: .venv/ready
+# The extra of a framework, and in its group what its app in frameworks/ needs beside that.
+FRAMEWORK_GROUPS := $(shell sed -n 's/^framework-\([a-z0-9-]*\) = .*/\1/p' pyproject.toml)
+lock-frameworks: .venv/ready
+	@mkdir -p locks/frameworks
+	@set -e; for name in $(or $(NAME),$(FRAMEWORK_GROUPS)); do \
+	echo "usechat: locking $$name"; wanted="--extra server --extra $$name --group framework-$$name"; \
+	$(COMPILE) $$wanted -o locks/frameworks/$$name.txt --upgrade; \
+	$(COMPILE) $$wanted --resolution lowest-direct -o locks/frameworks/$$name-floor.txt --upgrade; done
+
+lock: .venv/ready lock-frameworks
 	$(COMPILE) --all-extras --group dev -o locks/dev.txt --upgrade
 	$(COMPILE) --extra flows --extra redis --group bench -o locks/bench.txt --upgrade
 

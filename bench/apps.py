@@ -196,7 +196,7 @@ def open_harness(script: Script) -> Starlette:
     """A flow of one node, which emits the script as pieces of an agent's text."""
     # The other servers do without what it needs.
     from usechat.flows import FlowRuntime, NodeContext
-    from usechat.transports.open_harness import OpenHarnessChatTransport
+    from usechat.transports import OpenHarnessChatTransport
 
     async def speak(context: NodeContext, _value: object) -> None:
         async for delta in script(None):

@@ -11,7 +11,7 @@ import pytest
 from chromium import HERE, Chromium, Tab
 from promises import V5, V6, V7
 from support.loopback import free_port
-from usechat.integrations.deepagent_sdk.parts import SIDE_EVENTS
+from usechat.integrations.deepagent_sdk.events import SIDE_EVENTS
 from usechat.integrations.deepagent_sdk.typescript import deep_agent_types
 
 REACT: Final = HERE.parent / "src" / "usechat" / "react" / "parts.tsx"

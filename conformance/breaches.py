@@ -30,8 +30,7 @@ from usechat.protocol.chunks import (
     ToolOutputAvailable,
     ToolOutputError,
 )
-from usechat.protocol.closing import closing
-from usechat.protocol.state import StreamState
+from usechat.protocol.state import StreamState, closing
 from usechat.protocol.tables import ANYTIME, MESSAGE, PARTS, PartState, Phase
 
 __all__ = ["BREACHES", "LEGAL", "Breach", "state_after"]
@@ -174,6 +173,7 @@ def _late_starts() -> Iterator[Breach]:
     text: list[Chunk] = [TextStart("t"), TextEnd("t")]
     yield _extra("late-start", _in_step(*text), Start("other"), _END)
     yield _extra("late-start", [StartStep(), *text], Start("m"), [*text, *_END])
+    yield _extra("late-start", [Start("m"), Start("other")], Start("third"), [StartStep(), *text, *_END])
 
 
 def _shared_approvals() -> Iterator[Breach]:

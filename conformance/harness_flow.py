@@ -8,7 +8,7 @@ from agents import SECRET, hold
 from usechat.events import AgentEvent, Reasoning, ToolCall, ToolError, ToolResult
 from usechat.flows import FlowRuntime, NodeContext, agent_node
 from usechat.integrations.open_harness.translator import TransportOptions
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 from usechat.turns.chat import Chat
 
 __all__ = ["harness_transport"]

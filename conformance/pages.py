@@ -187,8 +187,8 @@ class Page:
         self._browser = browser
         self._number = number
 
-    def send(self, text: str, *, message_id: str | None = None) -> Self:
-        return self._act("sendMessage", {"text": text, "messageId": message_id})
+    def send(self, text: str, *, message_id: str | None = None, files: list[Message] | None = None) -> Self:
+        return self._act("sendMessage", {"text": text, "messageId": message_id, "files": files or []})
 
     def regenerate(self, message_id: str | None = None) -> Self:
         return self._act("regenerate", {"messageId": message_id})
@@ -199,8 +199,8 @@ class Page:
     def stop(self) -> Self:
         return self._act("stop")
 
-    def answer_tool(self, call_id: str, **answer: Any) -> Self:
-        return self._act("addToolOutput", {"tool": "location", "toolCallId": call_id, **answer})
+    def answer_tool(self, call_id: str, *, tool: str = "location", **answer: Any) -> Self:
+        return self._act("addToolOutput", {"tool": tool, "toolCallId": call_id, **answer})
 
     def answer_approval(self, approval_id: str, **answer: Any) -> Self:
         return self._act("addToolApprovalResponse", {"id": approval_id, **answer})

@@ -10,13 +10,14 @@ from urllib.parse import quote
 from anyio.from_thread import BlockingPortal
 
 from pages import Browser, Message, Page
-from support.gateways import Gateway, serving_gateway
+from support.gateways import Gateway, serving_gateway, two_gateways
 from support.hang import HANG_SECONDS
+from support.redis_server import RedisServer
 from support.session_clients import joined
 from usechat.gateway.settings import GatewaySettings
 from usechat.session_agent import Received, Script
 
-__all__ = ["House", "SessionVisit", "serving_house"]
+__all__ = ["House", "SessionVisit", "serving_house", "serving_two_houses"]
 
 
 class House:
@@ -73,6 +74,15 @@ def serving_house(
         yield House(portal, gateway)
 
 
+@contextmanager
+def serving_two_houses(
+    portal: BlockingPortal, redis: RedisServer, settings: GatewaySettings
+) -> Generator[tuple[House, House], None, None]:
+    """Two gateways on one Redis, before one session agent."""
+    with portal.wrap_async_context_manager(two_gateways(redis, settings, seconds=None)) as (first, second):
+        yield House(portal, first), House(portal, second)
+
+
 class SessionVisit:
     """One session, which `user` owns, in pages of one client."""
 
@@ -94,8 +104,9 @@ class SessionVisit:
         chat: str = "chat",
         token: str | None = None,
         last_only: bool = False,
+        house: House | None = None,
     ) -> Page:
-        """Open a chat with the session in a new tab, with these messages."""
+        """Open a chat with the session in a new tab, with these messages, at this house if it is named."""
         return self._browser.open(
             self.client,
             f"/api/sessions/{quote(self.session, safe='')}/chat",
@@ -104,7 +115,7 @@ class SessionVisit:
             token=self.house.token(self._user) if token is None else token,
             last_only=last_only,
             hook=self._hook,
-            port=self.house.port,
+            port=(house or self.house).port,
         )
 
     def post(self, rest: str, **options: Any) -> int:

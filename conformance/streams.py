@@ -58,10 +58,9 @@ from usechat.protocol.chunks import (
     ToolOutputError,
 )
 from usechat.protocol.clients import Release, newer_than
-from usechat.protocol.closing import closing
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
-from usechat.protocol.state import Call, StreamState
+from usechat.protocol.state import Call, StreamState, closing
 from usechat.protocol.tables import CALLS, UNFINISHED
 
 __all__ = ["Part", "Turn", "answered", "built", "turns"]

@@ -11,9 +11,10 @@ from agreement import in_common, message_of
 from node import Node
 from pages import Browser, Message, Page, View
 from promises import PINNED, V7, release_of
-from session_pages import House, SessionVisit, serving_house
+from session_pages import House, SessionVisit, serving_house, serving_two_houses
 from support.gateways import SETTINGS
 from support.goldens import Case, cases, mapped
+from support.redis_server import RedisServer
 from usechat.protocol.chunks import Error
 from usechat.protocol.clients import ClientName
 from usechat.session_agent import read_script
@@ -49,6 +50,13 @@ def patient_house(portal: BlockingPortal) -> Iterator[House]:
     """Its turns go on without a reader."""
     with serving_house(portal, replace(SETTINGS, linger=None)) as house:
         yield house
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture(params=NEWEST)
@@ -187,6 +195,34 @@ def test_a_turn_that_lingers_is_resumed_by_another_page(patient_house: House, br
     assert (view.messages[-1]["id"], view.statuses) == (begun[-1]["id"], [("GET", 200)])
     assert visit.received("abort") == []
     browser.close_pages()
+
+
+@pytest.mark.parametrize("client", NEWEST)
+def test_a_turn_is_resumed_followed_and_stopped_at_another_worker(
+    portal: BlockingPortal, redis_server: RedisServer, browser: Browser, client: str
+) -> None:
+    with serving_two_houses(portal, redis_server, SETTINGS) as (here, there):
+        visit = SessionVisit(here, browser, client)
+        first = visit.page().send("hang").until("I wait")
+        begun = first.look().messages
+        second = visit.page(begun[:1], house=there).resume().until("I wait")
+        first.cut()
+        third = visit.page(begun[:1]).resume().until("I wait")
+        here.release(visit.session)
+        for page in (second, third):
+            view = page.settle()
+            assert (view.status, view.error, shown(view)) == ("ready", None, [STEP, said("I wait no more.")])
+            assert (view.messages[-1]["id"], view.statuses) == (begun[-1]["id"], [("GET", 200)])
+        assert visit.received("abort") == []
+
+        fourth = visit.page().send("hang").until("I wait")
+        assert there.post("chat/chat/stop", visit.session, "ana") == 204
+        view = fourth.settle()
+        assert (view.status, view.error, shown(view)) == ("ready", None, [STEP, said("I wait")])
+        visit.until_received("abort")
+        assert texts(visit.page(house=there).send("Hello").settle())[-1] == ("assistant", "You said: Hello")
+        assert len(visit.received("abort")) == 1
+        browser.close_pages()
 
 
 def test_a_page_that_is_gone_aborts_its_turn(visit: SessionVisit) -> None:

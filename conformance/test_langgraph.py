@@ -1,4 +1,4 @@
-"""LangGraph on real clients: the recorded runs, and approvals that go round."""
+"""LangGraph on real clients: approvals that go round, turns that are stopped, and the route of a DeepAgent."""
 
 import secrets
 from collections.abc import Iterator
@@ -6,13 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from agreement import agree_in_all_profiles
-from judge import Judge
 from node import Node
 from pages import Browser, Message, Server, Visit
 from promises import V6, V7
 from same_json import strict
-from support.goldens import Case, cases
 
 APPROVALS: Final = "lastAssistantMessageIsCompleteWithApprovalResponses"
 STEP: Final[Message] = {"type": "step-start"}
@@ -40,11 +37,6 @@ def visit(server: Server, browser: Browser, request: pytest.FixtureRequest) -> I
     visit.endpoint = "graph"
     yield visit
     browser.close_pages()
-
-
-@pytest.mark.parametrize("case", cases("langgraph"), ids=lambda case: case.name)
-def test_every_client_makes_our_message_of_a_run(judge: Judge, case: Case) -> None:
-    agree_in_all_profiles(judge, case)
 
 
 def text(text: str) -> Message:
@@ -121,7 +113,7 @@ def test_an_approval_that_nobody_asked_for_is_refused(visit: Visit):
     answer = visit.server.http.post(visit.path, json=body)
     assert (answer.status_code, answer.text) == (
         409,
-        "This answers no tool call or approval that is open.",
+        "No open tool call or approval matches this answer. Reload the chat.",
     )
     # The one that was asked for can still be answered, and not with what is not allowed.
     forged["parts"][2]["approval"] = {"id": approval, "approved": True}

@@ -14,9 +14,9 @@ from lives import MOVES, WAYS, Way
 from promises import PINNED, PROMISES, knowing
 from usechat.errors import LocalProtocolError
 from usechat.protocol.chunks import Chunk, Finish, FinishStep, MessageMetadata, StartStep, chunk_type
-from usechat.protocol.closing import closing
 from usechat.protocol.reader import MessageReader
 from usechat.protocol.rules import RULES
+from usechat.protocol.state import closing
 from usechat.protocol.tables import CALLS
 from usechat.protocol.verdict import judge as check
 from usechat.protocol.verdict import recorded_events

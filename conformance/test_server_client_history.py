@@ -155,7 +155,7 @@ def test_an_approval_of_another_chat_is_refused(browser: Browser, client: str, c
     other = browser.open(client, "/api/chat", f"{chat} too", messages=page.look().messages, resubmits=APPROVALS)
     view = other.answer_approval(call["approval"]["id"], approved=True).settle()
 
-    assert (view.status, view.error) == ("error", "This answers no tool call or approval that is open.")
+    assert (view.status, view.error) == ("error", "No open tool call or approval matches this answer. Reload the chat.")
     assert approvals[f"{chat} too"] == []
 
 
@@ -167,5 +167,5 @@ def test_an_approval_counts_once(browser: Browser, client: str, chat: str):
     again = browser.open(client, "/api/chat", chat, messages=asked, resubmits=APPROVALS)
     view = again.answer_approval(call["approval"]["id"], approved=True).settle()
 
-    assert (view.status, view.error) == ("error", "This approval was answered already.")
+    assert (view.status, view.error) == ("error", "This approval has already been answered.")
     assert len(approvals[chat]) == 1

@@ -14,7 +14,7 @@ from pages import Message, Server, bearer
 pytest_plugins = ["served"]
 
 PATH: Final = "/portable/plain"
-NOTHING_OPEN: Final = "This answers no tool call or approval that is open."
+NOTHING_OPEN: Final = "No open tool call or approval matches this answer. Reload the chat."
 RESULT: Final[Message] = {"state": "output-available", "output": "Paris"}
 APPROVED: Final[Message] = {"state": "approval-responded", "approval": {"id": "approval-1", "approved": True}}
 
@@ -81,7 +81,7 @@ def test_a_body_that_is_no_request_is_refused(server: Server, body: bytes, sente
         (
             {"messages": [question("hello"), {"id": "m", "role": "assistant", "parts": [{"type": "step-start"}]}]},
             409,
-            "The message to continue is not the last one of the chat.",
+            "This is not the last message of the chat. Reload the chat.",
         ),
     ],
 )
@@ -172,7 +172,7 @@ def test_an_answer_counts_only_in_its_own_chat(server: Server):
     _, elsewhere = answered(server, "approval")
     chat, _ = answered(server, "approval")
 
-    sentence = "The message to continue is not the last one of the chat."
+    sentence = "This is not the last message of the chat. Reload the chat."
     assert_refused(post(server, chat, question("approval"), with_call(elsewhere, APPROVED)), 409, sentence)
     assert len(server.seen(chat)) == 1
 

@@ -158,6 +158,31 @@ CASES: Final[dict[str, Case]] = {
     "an approval that stays open": Case([*BEGIN, INPUT, ToolApprovalRequest("a", "c"), *END], {"v5": "too-new"}),
     "an output for a call of before": Case([Start("m"), OUTPUT, StartStep(), *TEXT, *END], {}, WAITING),
     "a start without an id": Case([Start(), OUTPUT, StartStep(), *TEXT, *END], {}, WAITING),
+    "a start with an id after one chunk that a page shows": Case(
+        [StartStep(), *TEXT[:1], Start("m"), *TEXT[1:], *END], {}
+    ),
+    "a start with an id after metadata": Case([MessageMetadata({}), Start("m"), StartStep(), *TEXT, *END], {}),
+    "a start with an id after nulls": Case(
+        [MessageMetadata(None), Start(message_metadata=None), MessageMetadata({}), Start("m"), *BEGIN[1:], *TEXT, *END],
+        {},
+    ),
+    "a start with an id after two chunks that a page shows": Case(
+        [StartStep(), *TEXT[:2], Start("m"), *TEXT[2:], *END], everywhere("late-start")
+    ),
+    "a start with another id after a start": Case([Start("a"), *BEGIN, *TEXT, *END], {}),
+    "a third id": Case([Start("a"), Start("b"), *BEGIN, *TEXT, *END], everywhere("late-start")),
+    "another id after a start and a chunk that a page shows": Case(
+        [Start("a"), MessageMetadata({}), *BEGIN, *TEXT, *END], everywhere("late-start")
+    ),
+    "another id after two starts with the same": Case(
+        [Start("a"), Start("a"), *BEGIN, *TEXT, *END], everywhere("late-start")
+    ),
+    "a start again that shows an empty step": Case(
+        [*BEGIN, INPUT, OUTPUT, FinishStep(), StartStep(), Start("m"), *END], {}
+    ),
+    "a start again that shows nothing": Case(
+        [*BEGIN, INPUT, OUTPUT, FinishStep(), StartStep(), Start(), *END], everywhere("resubmits")
+    ),
     "a start with another id": Case(
         [Start("other"), OUTPUT, StartStep(), *TEXT, *END], everywhere("late-start"), WAITING
     ),
@@ -219,11 +244,10 @@ def _is_hasty(verdict: Verdict) -> bool:
     """Whether a loss was told that the rest of the stream may make good or never bring about.
 
     A result that is taken away may come again; an id that is used again for a call of the other kind harms old clients
-    only with its result, and so does a call that changes its kind. A `start` with another id makes a second message
-    only if the page has written the first one twice.
+    only with its result, and so does a call that changes its kind.
     """
     problem = "" if verdict.violation is None else verdict.violation.problem
-    hasty = ("takes its result away", "which began in an earlier step", "another kind", "`start` changes the id")
+    hasty = ("takes its result away", "which began in an earlier step", "another kind")
     return any(loss in problem for loss in hasty)
 
 
@@ -231,7 +255,7 @@ def _is_minded_by_v5_alone(verdict: Verdict, levels: dict[str, Outcome], profile
     """Whether only the profile's clients of v5 mind, which were not asked, since the stream has an approval."""
     problem = "" if verdict.violation is None else verdict.violation.problem
     left_out = {client for client in PROMISES[profile] if release_of(client).major == 5} - levels.keys()
-    return "has not the `dynamic` of its call" in problem and bool(left_out)
+    return "differ in `dynamic`" in problem and bool(left_out)
 
 
 def _is_advice(rule: str) -> bool:

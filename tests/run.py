@@ -60,7 +60,7 @@ WITHOUT_CORE: Final = " ".join(f"--ignore={path}" for path in CORE.split())
 POOLS: Final = (
     Pool("core", 2, CORE, covers="src/usechat/protocol/*,src/usechat/events/*"),
     Pool("library", 6, f"tests/stores/test_redis_away.py tests/server/test_promises_database.py tests {WITHOUT_CORE}"),
-    Pool("clients", 2, "faults conformance"),
+    Pool("clients", 2, "faults conformance frameworks"),
     # One worker, since each has a Chromium and builds pages of its own.
     Pool("browser", 1, "browser"),
 )

@@ -1,4 +1,4 @@
-"""Says back what it hears: reasoning, a tool call and streamed words, without any model or key."""
+"""Echoes the user with reasoning, a tool call and streamed words, without a model or an API key."""
 
 import asyncio
 

@@ -1,10 +1,9 @@
 """A model that streams and calls tools, several at a time, through the official `openai` package.
 
-`OPENAI_BASE_URL` and `OPENAI_MODEL` name any other server and model that speak chat completions.
+`OPENAI_BASE_URL` and `OPENAI_MODEL` select another OpenAI-compatible server and model.
 """
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -13,11 +12,11 @@ from zoneinfo import ZoneInfo
 
 from openai import AsyncOpenAI
 
-from usechat import Chat, ToolCall, ToolError, ToolResult, to_openai
+from usechat import AgentEvent, Chat, ToolCall, ToolError, ToolInputError, ToolResult, to_openai
+from usechat.integrations.openai import openai_events
 
 MODEL: Final = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
 ROUNDS: Final = 10
-SENT: Final[Any] = {"id": True, "type": True, "function": {"name", "arguments"}}
 
 # A server of your own may need no key, but the package insists on one.
 client: Final = AsyncOpenAI(api_key=os.environ.get("OPENAI_API_KEY", "none"))
@@ -40,32 +39,25 @@ TOOLS: Final[list[Any]] = [
 ]
 
 
-async def agent(chat: Chat) -> AsyncIterator[str | ToolCall | ToolResult | ToolError]:
-    messages = to_openai(await chat.model_messages())
+async def agent(chat: Chat) -> AsyncIterator[AgentEvent]:
     for _ in range(ROUNDS):
-        async with client.chat.completions.stream(model=MODEL, messages=messages, tools=TOOLS) as stream:
-            async for event in stream:
-                if event.type == "content.delta":
-                    yield event.delta
-            answer = stream.current_completion_snapshot.choices[0].message
-        if not answer.tool_calls:
+        stream = await client.chat.completions.create(
+            model=MODEL,
+            messages=to_openai(await chat.model_messages()),
+            tools=TOOLS,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        calls: list[ToolCall | ToolInputError] = []
+        async for event in openai_events(stream):
+            yield event
+            # Arguments that are no JSON are an error that the model reads, so that it can try again.
+            if isinstance(event, ToolCall | ToolInputError):
+                calls.append(event)
+        if not calls:
             return
-        sent = [call.model_dump(include=SENT) for call in answer.tool_calls]
-        messages.append({"role": "assistant", "content": answer.content, "tool_calls": sent})
-        calls = [ToolCall(call.id, call.function.name, read(call.function.arguments)) for call in answer.tool_calls]
-        for call in calls:
-            yield call
-        for result in await asyncio.gather(*map(run, calls)):
+        for result in await asyncio.gather(*(run(call) for call in calls if isinstance(call, ToolCall))):
             yield result
-            words = result.text if isinstance(result, ToolError) else result.output
-            messages.append({"role": "tool", "tool_call_id": result.id, "content": words})
-
-
-def read(arguments: str) -> Any:
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return arguments
 
 
 async def run(call: ToolCall) -> ToolResult | ToolError:

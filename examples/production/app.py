@@ -8,7 +8,7 @@ from usechat.server.auth import BearerTokens
 
 
 async def agent(chat: Chat):
-    """Count slowly: you have time to reload the page, to stop, and to kill a worker."""
+    """Count slowly, so that you have time to reload the page, to stop, and to kill a worker."""
     yield f"You said {chat.text!r}. I count: "
     for number in range(1, 201):
         yield f"{number} "

@@ -24,14 +24,14 @@ from typing import Final, NoReturn
 
 HERE: Final = Path(__file__).resolve().parent
 USECHAT: Final = (sys.executable, "-c", "from usechat.cli import main; main()")
-# What the store of turns does, and no more.
+# The permissions that the store of turns needs, and no more.
 ACL: Final = (
     "~usechat:* &usechat:* +del +eval +evalsha +exists +hdel +hget +hgetall +hmget +hset +pexpire +ping "
     "+publish +sadd +sismember +subscribe +time +unsubscribe +xadd +xrange +zadd +zrange "
     "+zrangebyscore +zrem"
 )
 WORKERS: Final = ("worker-1", "worker-2")
-# Seconds for a worker to stop: 20 of grace, 8 for what still runs then, and 2 to spare.
+# Seconds for a worker to stop: 20 of grace, 8 to end the remaining turns, and 2 to spare.
 GRACE: Final = 30.0
 START: Final = 60.0
 # A program ends when the input of its shell ends: this script closed it, or was killed.
@@ -147,14 +147,14 @@ def _nginx(port: int, workers: dict[str, int]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run a Redis, two workers and an nginx on this computer.")
-    parser.add_argument("--port", type=int, default=8080, help="where nginx listens; 0 takes one that is free")
+    parser.add_argument("--port", type=int, default=8080, help="the port of nginx; 0 takes a free one")
     port = parser.parse_args().port or _free_port()
     # Ctrl-C, and what a service manager sends.
     signal.signal(signal.SIGINT, _leave)
     signal.signal(signal.SIGTERM, _leave)
     with tempfile.TemporaryDirectory(prefix="usechat-") as name:
         folder = Path(name)
-        # When root runs nginx, its workers run as nobody, and write there what does not fit into memory.
+        # When root runs nginx, its workers run as nobody and write their temporary files here.
         folder.chmod(0o755)
         programs = Programs(folder)
         try:

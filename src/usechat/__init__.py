@@ -15,7 +15,9 @@ from usechat.errors import (
 from usechat.events import (
     AgentEvent,
     ApprovalRequest,
+    ApprovalResponse,
     Data,
+    DataBatch,
     Document,
     EndCalls,
     EndPart,
@@ -43,7 +45,7 @@ from usechat.events import (
 )
 from usechat.extras import missing
 from usechat.integrations.deepagent_sdk.agent import DeepAgent
-from usechat.models import to_anthropic, to_openai
+from usechat.models import to_anthropic, to_openai, to_openai_responses
 from usechat.protocol import ChatRequest, MessageReader, MessageWriter, UIMessage, decode_chunk, encode_chunk
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.model_messages import to_model_messages
@@ -65,12 +67,14 @@ __all__ = [
     "AgentEvent",
     "Approval",
     "ApprovalRequest",
+    "ApprovalResponse",
     "Chat",
     "ChatEndpoint",
     "ChatRequest",
     "ChatSettings",
     "Chunk",
     "Data",
+    "DataBatch",
     "DeepAgent",
     "Document",
     "EndCalls",
@@ -116,6 +120,7 @@ __all__ = [
     "to_anthropic",
     "to_model_messages",
     "to_openai",
+    "to_openai_responses",
 ]
 
 # The server's packages are an extra, and nobody who needs only the protocol should wait for their import.

@@ -1,16 +1,6 @@
 """What to say where the packages of an extra are not installed."""
 
-from typing import Final
-
-__all__ = ["FRAMEWORKS", "missing"]
-
-FRAMEWORKS: Final = {
-    "deepagents": "deepagents",
-    "fastapi": "fastapi",
-    "langchain_core": "langgraph",
-    "langgraph": "langgraph",
-}
-"""The extra of each package that agents and apps import themselves."""
+__all__ = ["missing"]
 
 
 def missing(what: str, error: ModuleNotFoundError, extra: str) -> str:

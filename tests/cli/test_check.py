@@ -79,7 +79,7 @@ def test_an_event_that_lacks_its_blank_line_is_refused() -> None:
         1,
         "<stdin>:3: An event at the end without its blank line: every client drops it.\n"
         "  rule    event-cut-off\n"
-        "  remedy  End each event with a blank line, the last one, too.\n",
+        "  remedy  End each event with a blank line, also the last one.\n",
         "",
     )
     for ending in ("", "\n", "\r\n"):
@@ -167,36 +167,39 @@ def test_a_continuation_is_judged_with_the_message_that_it_continues(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("content", "word"),
+    ("content", "sentence"),
     [
-        ("{", "JSON"),
-        ('{"id":"m","role":"assistant"}', "message.parts"),
-        ('{"id":"m","role":"user","parts":[{"type":"text","text":"x"}]}', "assistant."),
+        ("no", " is not JSON: Expecting value: line 1 column 1 (char 0)."),
+        ('{"id":"m","role":"assistant"}', ": The message.parts is missing."),
+        ('{"id":"m","role":"user","parts":[{"type":"text","text":"x"}]}', ": The message is not the assistant's."),
     ],
 )
-def test_a_wrong_message_to_continue_is_wrong_usage(tmp_path: Path, content: str, word: str) -> None:
+def test_a_wrong_message_to_continue_is_refused(tmp_path: Path, content: str, sentence: str) -> None:
     before = tmp_path / "before.json"
     before.write_text(content)
-    code, out, err = usechat("check", str(SAMPLE), "--continues", str(before))
-    assert (code, out) == (2, "")
-    # The sentence is broken into the lines of a box.
-    assert word in err
+    assert usechat("check", str(SAMPLE), "--continues", str(before)) == (2, "", f"{before}{sentence}\n")
 
 
-@pytest.mark.parametrize(
-    "arguments", [["check"], ["check", "no-such-file"], ["check", str(SAMPLE), "--client", "v4"], ["nonsense"]]
-)
+@pytest.mark.parametrize("arguments", [["check"], ["check", str(SAMPLE), "--client", "v4"], ["nonsense"]])
 def test_wrong_usage_gives_exit_2_and_leaves_stdout_empty(arguments: list[str]) -> None:
     code, out, err = usechat(*arguments)
     assert (code, out) == (2, "")
     assert "Usage: " in err
 
 
+def test_a_file_that_cannot_be_read_is_refused() -> None:
+    sentence = "no-such-file cannot be read: No such file or directory.\n"
+    assert usechat("check", "no-such-file") == (2, "", sentence)
+
+
 def test_an_event_without_end_is_refused_as_input(tmp_path: Path) -> None:
     large = tmp_path / "large.sse"
     large.write_bytes(b"data: " + b"x" * (33 * 1024 * 1024))
-    code, _, err = usechat("check", str(large))
-    assert (code, "Error" in err) == (2, True)
+    assert usechat("check", str(large)) == (
+        2,
+        "",
+        "An event is larger than 33,554,432 bytes. Send large values in parts, or by reference.\n",
+    )
 
 
 def test_the_version_is_told() -> None:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from support.hang import HANG_SECONDS
 from support.loopback import USECHAT, Process, free_port, message, parts, running
+from support.redis_server import SECRET, RedisServer
 from support.tokens import ED, claims, signed
 from usechat.cli import main
 from usechat.cli.app import app
@@ -277,6 +278,7 @@ async def until_line(lines: AsyncIterator[str], wanted: str) -> None:
         (["--audience", "chat"], "Give --jwks, --audience and --issuer together, or none of them."),
         ([*JWTS, "--jwks", "none.json"], "none.json cannot be read: No such file or directory."),
         ([*JWTS, "--jwks", "sessions.db"], "sessions.db: This is not a JSON Web Key Set."),
+        (["--workers", "2"], "Several workers need a store that they share: --store redis://HOST."),
         (["--host", "192.0.2.1"], "The server cannot listen at 192.0.2.1: Cannot assign requested address {1}."),
     ],
 )
@@ -288,6 +290,35 @@ def test_what_cannot_be_served_gives_one_sentence_and_exit_2(
     code, out, err = usechat("gateway", *REQUIRED, *arguments)
     assert (code, out) == (2, "")
     assert err == f"{sentence.format('ws://localhost:8787', BIND.format(os.environ['USECHAT_PORT']))}\n"
+
+
+@pytest.mark.anyio
+async def test_workers_share_their_turns_and_count_together(
+    redis_server: RedisServer, token: str, tmp_path: Path
+) -> None:
+    redis_server.empty()
+    environ = {**ON, "USECHAT_SECRET": SECRET, "USECHAT_DIRECTORY": DIRECTORY}
+    async with (
+        asyncio.timeout(HANG_SECONDS),
+        SessionAgent(SessionSettings(pace=0)).serving() as agent,
+        # Each request has a connection of its own, so that any of the workers gets it.
+        httpx.AsyncClient(timeout=HANG_SECONDS, limits=httpx.Limits(max_keepalive_connections=0)) as http,
+    ):
+        options = ["--upstream", agent.url, "--store", redis_server.url, "--workers", "2", "--linger", "100"]
+        with gateway(tmp_path, *options, **environ) as (process, url):
+            ana = _Caller(url, http, {"authorization": f"Bearer {token}"})
+            async with ana.asking("hang", "c") as response:
+                async for line in response.aiter_lines():
+                    if "I wait" in line:
+                        break
+            for _ in range(6):
+                async with http.stream("GET", f"{url}/s1/chat/c/stream", headers=ana.headers) as again:
+                    assert again.status_code == 200
+                metrics = (await http.get(url.replace("/api/sessions", "/metrics"))).text.splitlines()
+                assert {"adapter_ws_open 1.0", "adapter_ws_open_most_of_a_session 1.0"} <= set(metrics)
+            assert (await http.post(f"{url}/s1/chat/c/stop", headers=ana.headers)).status_code == 204
+            await agent.until(lambda: len(agent.received("abort")) == 1)
+            end(process)
 
 
 def test_a_token_that_is_empty_in_the_environment_is_refused(usechat: Run) -> None:
@@ -340,7 +371,6 @@ def test_each_option_is_in_the_guide_and_can_be_set_in_the_environment() -> None
 
 def test_without_the_servers_packages_it_says_what_to_install(usechat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for module in ("databases", "listening"):
-        monkeypatch.delitem(sys.modules, f"usechat.cli.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, "usechat.cli.listening", raising=False)
     sentence = "usechat gateway needs uvicorn. Install it with: pip install 'usechat[server]'\n"
     assert usechat("gateway", *REQUIRED) == (2, "", sentence)

@@ -1,10 +1,12 @@
-"""The server that the commands start: a client that does not read cannot keep a connection that was closed."""
+"""The server that the commands start: its signals, and clients that do not read what they were sent."""
 
 import asyncio
 import json
 import socket
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from starlette.types import ASGIApp
 from websockets.asyncio.client import connect
 
 from support.hang import HANG_SECONDS
-from support.loopback import message
+from support.loopback import message, running
 from usechat.cli.listening import Server
 from usechat.server.app import create_app
 from usechat.server.responses import StreamLimits
@@ -130,3 +132,45 @@ async def test_a_slow_client_that_goes_on_reading_gets_all_of_an_answer() -> Non
         while piece := await loop.sock_recv(client, MEGABYTE):
             read += len(piece)
         assert read > 8 * MEGABYTE
+
+
+SIGNALLED = """
+import os
+import signal
+import socket
+import sys
+
+from usechat.cli.listening import serve
+
+
+class Finalized:
+    # What is raised in here is lost.
+    def __del__(self):
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "uvloop":
+            print("signalled", flush=True)
+            Finalized()
+
+
+async def app(scope, receive, send):
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+sys.meta_path.insert(0, Finder())
+serve(app, socket.create_server(("127.0.0.1", 0)))
+print("over", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_that_comes_before_the_loop_runs_is_not_lost(tmp_path: Path, name: str) -> None:
+    with running([sys.executable, "-c", SIGNALLED, name], tmp_path) as process:
+        assert process.read_all() == b"signalled\nover True\n"
+        assert process.wait()[0] == 0

@@ -101,7 +101,7 @@ def test_events_that_could_not_be_used_are_counted_on_stderr() -> None:
     [
         (
             ["openharness", "-"],
-            "There is no source 'openharness'. The sources are open-harness, agent-ops, deep-agent, langgraph.",
+            "There is no source 'openharness'. The sources are deep-agent, langgraph, open-harness, agent-ops.",
         ),
         (["open-harness", "no-such-file"], "no-such-file cannot be read: No such file or directory."),
         (["open-harness", "-", "--option", "thoughts=true"], "There is no option 'thoughts': the options are send_"),

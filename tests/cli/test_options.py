@@ -1,7 +1,6 @@
 import pytest
 
-from usechat.cli.databases import database_name
-from usechat.cli.options import ListenSettings
+from usechat.cli.options import ListenSettings, database_name
 
 
 @pytest.mark.parametrize(

@@ -306,10 +306,10 @@ def test_chats_can_be_left_to_the_pages(folder: Path, refuse: Refuse) -> None:
         ]
         assert end(process)[1].count("Chats are not kept: pages send all of their messages.\n") == 1
     with serve(folder, "agents:agent", USECHAT_HISTORY="client") as (process, _):
-        assert process.errors().startswith("approvals are signed with a secret of this process alone")
+        assert process.errors().startswith("approvals are signed with a secret that only this process has")
     assert list(folder.glob("*.db*")) == []
     short = refuse("agents:agent", "--history", "client", USECHAT_SECRET="short")  # noqa: S106
-    assert short.err == "The secret that approvals are signed with must have at least 32 bytes.\n"
+    assert short.err == "The approval secret must have at least 32 bytes.\n"
 
 
 def test_pages_of_the_named_origins_may_call(folder: Path) -> None:
@@ -396,8 +396,8 @@ def test_an_app_of_ones_own_is_served_as_it_is_at_any_address(folder: Path) -> N
         ),
         (
             ["agents:agent", "--store", "redis://localhost"],
-            "Turns on Redis need a secret of at least 32 bytes that all workers share: set approval_secret, or "
-            "USECHAT_SECRET for usechat serve.",
+            "Turns on Redis need a secret of at least 32 bytes that all workers share: set approval_secret (secret for "
+            "sessions_gateway), or USECHAT_SECRET for a usechat command.",
         ),
         (
             ["agents:agent", "--store", "file:turns"],

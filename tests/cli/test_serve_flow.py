@@ -140,7 +140,7 @@ import asyncio
 from usechat import create_app
 from usechat.database import Database
 from usechat.flows import DatabaseRunStore, FlowRuntime, load_flow
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 
 flow = load_flow("flow.yaml")
 store = DatabaseRunStore(Database("sqlite:///runs.db"))

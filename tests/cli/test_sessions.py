@@ -240,7 +240,6 @@ def test_the_first_commands_of_the_guide_work_word_by_word(usechat: Run, monkeyp
 
 def test_without_the_servers_packages_it_says_what_to_install(usechat: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    monkeypatch.delitem(sys.modules, "usechat.cli.databases", raising=False)
     assert usechat("sessions", "init", "--directory", "sqlite:///sessions.db") == (
         2,
         "",

@@ -1,6 +1,8 @@
 """`usechat serve --workers`: several processes on one port and one Redis."""
 
+import math
 import os
+import random
 import signal
 import sys
 import time
@@ -14,6 +16,7 @@ import pytest
 from support.hang import HANG_SECONDS
 from support.loopback import ABORTED, USECHAT, Process, running
 from support.redis_server import SECRET, RedisServer
+from support.soak import SEED, draws
 
 RUNNING, STARTED = "usechat_turns_running", "usechat_turns_started_total"
 AGENT = """
@@ -51,14 +54,6 @@ def children(process: int) -> list[int]:
 
     pids = Path(f"/proc/{process}/task/{process}/children").read_text("ascii").split()
     return [int(pid) for pid in pids if serves(pid)]
-
-
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def begun(url: str) -> str:
@@ -142,9 +137,68 @@ def test_workers_end_with_their_parent(redis_server: RedisServer, tmp_path: Path
     redis_server.empty()
     with serve(redis_server, tmp_path) as process:
         begun(address(process))
-        workers = children(process.pid)
+        assert len(children(process.pid)) == 2
         process.send(signal.SIGKILL)
-        until(lambda: not any(map(is_there, workers)))
+        process.read_all()
+
+
+ORPHANED = """
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+
+from usechat.cli import workers
+from usechat.cli.listening import serve
+from usechat.cli.workers import run_workers
+
+workers._LAST_SECONDS = 0.5
+calls = 0
+
+
+def kill_parent():
+    os.kill(multiprocessing.parent_process().pid, signal.SIGKILL)
+
+
+def count_calls(frame, event, argument):
+    global calls
+    calls += event == "call"
+    if calls == float(sys.argv[2]):
+        sys.setprofile(None)
+        kill_parent()
+
+
+def work(listener):
+    sys.setprofile(count_calls)
+    serve(app, listener)
+
+
+async def app(scope, receive, send):
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    kill_parent()
+    await receive()
+    if sys.argv[1] == "hangs":
+        threading.Event().wait()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+if __name__ == "__main__":
+    run_workers(2, work, socket.create_server(("127.0.0.1", 0)), 0.0)
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "hangs"])
+def test_workers_end_with_a_parent_that_is_killed_at_any_moment(tmp_path: Path, how: str) -> None:
+    (tmp_path / "orphaned.py").write_text(ORPHANED, "utf-8")
+    drawn = random.Random(SEED)  # noqa: S311
+    # A worker kills its parent after this number of calls. It is ready, and kills it then, after some 12,000.
+    for calls in (math.inf, *(drawn.randrange(12_000) for _ in range(draws(3, 40)))):
+        with running([sys.executable, "orphaned.py", how, str(calls)], tmp_path) as process:
+            process.read_all()
+            assert process.wait()[0] == -signal.SIGKILL, process.errors()
 
 
 STARTING = """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, Connection, ForeignKey, Integer, Pool, Table, Text, event, inspect, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
 
 from support.hang import HANG_SECONDS
 from support.postgres import Postgres
@@ -63,6 +63,20 @@ def names(connection: Connection) -> list[str]:
 async def test_the_first_use_creates_the_tables(database: Database):
     tables = await database.run(lambda connection: inspect(connection).get_table_names())
     assert {"test_parents", "test_children"} <= set(tables)
+
+
+@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+async def test_tables_of_another_version_are_refused_and_named(url: str, database: Database):
+    await add(database, "kept")
+    await database.run(lambda connection: connection.execute(text("ALTER TABLE test_children RENAME number TO old")))
+    await database.aclose()
+    sentence = (
+        r"^The table test_children lacks the column number, because another version of usechat made it: use a new"
+    )
+    for use in (add(database, "lost"), database.read(names)):
+        with pytest.raises(InvalidRequestError, match=sentence):
+            await use
+    await database.aclose()
 
 
 async def test_many_tasks_may_be_the_first_to_use_it(database: Database):

@@ -16,7 +16,7 @@ from support.loopback import USECHAT, ask, free_port, parts, running, serving, u
 from support.scripted_model import ScriptedModel, says
 from usechat import Chat, ChatEndpoint, create_app, sessions_gateway
 from usechat.flows import FlowRuntime, load_flow
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 
 ROOT: Final = Path(__file__).parents[2]
 HARNESS: Final = ROOT / "examples" / "open_harness"
@@ -36,8 +36,8 @@ def table(heading: str) -> dict[str, str]:
     return dict(ROW.findall(section))
 
 
-AGENTS: Final = table("Your agent")
-FRAMEWORKS: Final = table("Your web framework")
+AGENTS: Final = table("Agent frameworks")
+FRAMEWORKS: Final = table("Web frameworks")
 
 
 async def agent(chat: Chat) -> AsyncGenerator[str, None]:
@@ -60,11 +60,11 @@ def said_by(app: Any, path: str = "/api/chat") -> str:
 # What the README names in each line, and what the app then says.
 APPS: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "an async or sync generator, a coroutine, a function": ({"agent": agent}, "You said: Hello"),
-    "a graph of LangGraph, an agent of LangChain": (
+    "LangGraph, LangChain": (
         {"graph": create_agent(ScriptedModel(replies=[says("Hello, graph")]), [])},
         "Hello, graph",
     ),
-    "an agent of deepagents": (
+    "deepagents": (
         {
             "create_deep_agent": create_deep_agent,
             "model": ScriptedModel(replies=[says("Hello, deepagents")]),
@@ -72,8 +72,8 @@ APPS: Final[dict[str, tuple[dict[str, Any], str]]] = {
         },
         "Hello, deepagents",
     ),
-    "an object with `stream_with_events`, as DeepAgent has it": ({"deep_agent": Events()}, "Hello, events"),
-    "an Open Harness flow": (
+    "DeepAgent, or any object with `stream_with_events`": ({"deep_agent": Events()}, "Hello, events"),
+    "Open Harness flows": (
         {
             "FlowRuntime": FlowRuntime,
             "OpenHarnessChatTransport": OpenHarnessChatTransport,
@@ -83,7 +83,7 @@ APPS: Final[dict[str, tuple[dict[str, Any], str]]] = {
         "In short: Nobody knows hello.",
     ),
 }
-MODELS: Final = {"OpenAI, or a server that speaks its chat completions", "Anthropic"}
+MODELS: Final = {"OpenAI, or a server with an OpenAI-compatible API", "Anthropic"}
 
 
 @pytest.mark.parametrize("row", APPS)
@@ -120,7 +120,7 @@ MADE: Final[dict[str, tuple[str, Any, str]]] = {
     "any ASGI server": ("", None, "/api/chat"),
     "Starlette": ("", None, "/api/chat"),
     "FastAPI": ("", FastAPI, "/api/chat"),
-    "an app that is there already": ("", Starlette, "/agent/api/chat"),
+    "an existing app": ("", Starlette, "/agent/api/chat"),
     "a route of your own": ("async def route(request):\n    ", Starlette, "/own"),
 }
 

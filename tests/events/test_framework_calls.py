@@ -137,3 +137,86 @@ def test_a_sub_agent_works_while_one_of_its_tools_runs() -> None:
         list(mapper.map(event))
         working.append(list(written.working) == ["s"])
     assert working == [False, True, True, True, False, True, False, True]
+
+
+HIDDEN = e.ToolCall("c", "t", {"a": 1}, hidden=True)
+SHOWN = [c.StartStep(), c.ToolInputAvailable("c", "t", {"a": 1})]
+
+
+@pytest.mark.parametrize("end", [e.ToolResult("c", 1), e.ToolError("c", "no"), e.ToolDenied("c")])
+def test_a_hidden_call_is_not_shown_and_counts_as_work_until_its_end(end: e.AgentEvent) -> None:
+    written = writer()
+    mapper = EventMapper(written, repeats=True)
+    assert list(mapper.map(HIDDEN)) == list(mapper.map(HIDDEN)) == []
+    assert set(written.working) == {"c"}
+    assert list(mapper.map(end)) == []
+    assert not written.working
+    assert list(mapper.map(e.ApprovalRequest())) == []
+
+
+def test_a_hidden_call_is_shown_when_the_user_is_asked_or_when_it_is_no_longer_hidden() -> None:
+    asked = [*SHOWN, c.ToolApprovalRequest("a", "c")]
+    assert chunks(HIDDEN, e.ApprovalRequest("a", "c")) == asked
+    assert chunks(HIDDEN, e.ApprovalRequest("a")) == asked
+    assert chunks(HIDDEN, e.ToolCall("c", "t", {}), HIDDEN) == SHOWN
+
+
+def waiting(state: str) -> UIMessage:
+    approval = {"approval": {"id": "a", "approved": True}} if state == "approval-responded" else {}
+    asked = {"approval": {"id": "a"}} if state == "approval-requested" else approval
+    call = {"type": "tool-t", "toolCallId": "c", "state": state, "input": {}, **asked}
+    return UIMessage("m", "assistant", [{"type": "step-start"}, call])
+
+
+def test_the_user_is_asked_about_every_call_of_the_turn_without_a_result() -> None:
+    calls = [CALL, e.ToolCall("d", "t", {}), e.ToolResult("d", 1), e.ToolInputStart("e", "t")]
+    assert chunks(*calls, e.ApprovalRequest())[-1] == c.ToolApprovalRequest("id", "c")
+    for state in ("input-available", "approval-requested", "approval-responded"):
+        assert chunks(e.ApprovalRequest(), continues=waiting(state)) == []
+
+
+def test_a_framework_does_not_ask_about_a_call_that_is_over_or_unknown_and_does_not_end_one_that_waits() -> None:
+    over = [CALL, e.ToolResult("c", 1)]
+    assert chunks(*over, e.ApprovalRequest("a", "c")) == chunks(*over)
+    assert chunks(e.ApprovalRequest("a", "c")) == []
+    for end in (e.ToolResult("c", 1), e.ToolError("c", "no")):
+        assert chunks(end, continues=waiting("approval-requested")) == []
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_an_answer_during_the_run_is_shown_by_clients_that_know_it(approved: bool) -> None:
+    newest = EventMapper(MessageWriter("m", new_id=lambda: "id", client="latest"), repeats=True)
+    answer = e.ApprovalResponse("a", "c", approved)
+    list(newest.map(CALL))
+    shown = [c.ToolApprovalRequest("a", "c"), c.ToolApprovalResponse("a", approved)]
+    assert list(newest.map(answer)) == [*shown, *([] if approved else [c.ToolOutputDenied("c")])]
+    denied = [] if approved else [c.ToolOutputError("c", "The call was denied.")]
+    assert chunks(CALL, answer)[2:] == denied
+    # There is no such call.
+    assert list(newest.map(e.ApprovalResponse("b", "d", approved))) == []
+
+
+def test_data_names_the_call_as_the_page_knows_it() -> None:
+    events = [CALL, e.ToolResult("c", 1), e.Step(), CALL]
+    owned = e.Data("x", {"toolCallId": "c", "a": 1}, call_id="c")
+    assert chunks(*events, owned)[-1] == c.Data("x", {"toolCallId": "id", "a": 1})
+    assert chunks(*events, e.Data("x", 7, call_id="c"))[-1] == c.Data("x", 7)
+    batch = [{"type": "x", "toolCallId": "id", "a": 1}, {"type": "y"}]
+    assert chunks(*events, e.DataBatch((owned, e.Data("y", {})), transient=True))[-1] == c.Data(
+        "batch", {"events": batch}, transient=True
+    )
+
+
+def test_a_lazy_step_begins_with_the_first_thing_that_is_said_in_it() -> None:
+    step = e.Step(lazy=True)
+    assert chunks("a", e.EndPart(), step, e.Data("x", 1), step)[-1] == c.Data("x", 1)
+    assert chunks("a", step, "b")[3:] == [
+        c.TextEnd("id"),
+        c.FinishStep(),
+        c.StartStep(),
+        c.TextStart("id"),
+        c.TextDelta("id", "b"),
+    ]
+    # A model may use the id of a call again before anything else is said in the step.
+    found = chunks(CALL, e.ToolResult("c", 1), step, CALL)
+    assert [chunk.tool_call_id for chunk in found if isinstance(chunk, c.ToolInputAvailable)] == ["c", "id"]

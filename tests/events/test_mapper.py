@@ -580,7 +580,7 @@ SIMPLE = st.one_of(
     st.builds(e.Reasoning, WORDS, KEYS, st.booleans(), st.sampled_from([None, {"p": {"s": 1}}])),
     st.builds(e.EndPart, KEYS),
     st.builds(e.ToolInputStart, IDS, st.just("t"), key=KEYS),
-    st.builds(e.ToolCall, IDS, st.just("t"), st.integers(0, 1), key=KEYS),
+    st.builds(e.ToolCall, IDS, st.just("t"), st.integers(0, 1), key=KEYS, hidden=st.booleans()),
     st.builds(e.ToolInputError, IDS, st.just("t"), st.just(1), st.just("no")),
     st.builds(e.ToolResult, IDS | st.just(""), st.integers(0, 1), st.just("t"), key=KEYS),
     st.builds(e.ToolError, IDS | st.just(""), st.just("no"), st.just("t"), key=KEYS),
@@ -588,7 +588,8 @@ SIMPLE = st.one_of(
     st.builds(e.Usage, output_tokens=st.integers(0, 9), key=KEYS),
     st.builds(e.Source, st.sampled_from(["https://a.example", "https://b.example"])),
     st.builds(e.Data, st.just("d"), st.integers(0, 1), KEYS),
-    st.just(e.Step()),
+    st.builds(e.Step, st.booleans()),
+    st.just(e.ApprovalRequest()),
     st.just(e.Pause("Waits.")),
     st.builds(e.Finish, st.sampled_from(["stop", "length"])),
 )

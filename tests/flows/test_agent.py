@@ -11,8 +11,7 @@ from usechat import Chat, Reasoning, StructuredOutput, ToolCall, ToolError, Tool
 from usechat.events import AgentEvent
 from usechat.flows import FlowRuntime, agent_node
 from usechat.protocol.chunks import Error, File, MessageMetadata
-from usechat.protocol.writer import MessageWriter
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -419,22 +418,21 @@ async def test_an_agent_that_takes_too_long_fails_without_an_end_of_its_own():
     ]
 
 
-async def test_an_agent_of_another_source_is_run_with_its_mapper():
-    class Words:
-        def __init__(self, writer: MessageWriter) -> None:
-            self._writer = writer
+async def test_an_agent_of_another_framework_is_run_with_its_translator():
+    class Thinker:
+        async def run(self, _chat: Chat) -> AsyncGenerator[dict[str, str]]:
+            yield {"thought": "Hm"}
 
-        def map(self, event: dict[str, str]) -> Any:
-            return self._writer.reasoning(event["thought"])
+        def translator(self, _chat: Chat) -> "Thinker":
+            return self
 
-        def end(self) -> Any:
+        def translate(self, event: dict[str, str]) -> list[Reasoning]:
+            return [Reasoning(event["thought"])]
+
+        def end(self) -> list[Reasoning]:
             return []
 
-    async def agent(_chat: Chat) -> AsyncGenerator[dict[str, str]]:
-        yield {"thought": "Hm"}
-
-    play = Play(flow([node("a", "agent", {"prompt": "Hi"})]), {"agent": agent_node(agent, Words)})
-    await play.run()
+    play = await play_agent(Thinker())
     assert play.lines("agent:thinking") == ["agent:thinking:delta a Hm", "agent:thinking a Hm"]
 
 

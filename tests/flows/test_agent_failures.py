@@ -1,4 +1,4 @@
-"""What an agent node does when its agent, or the mapper of its events, does something wrong."""
+"""What an agent node does when its agent, or the translator of its events, does something wrong."""
 
 import asyncio
 import threading
@@ -9,11 +9,9 @@ import pytest
 
 from flows.play import Play, flow, node
 from support.hang import HANG_SECONDS
-from usechat import Chat
+from usechat import AgentEvent, Chat
 from usechat.errors import AgentError, LocalProtocolError, MappingError
 from usechat.flows import NodeContext, agent_node
-from usechat.protocol.chunks import Chunk
-from usechat.protocol.writer import MessageWriter
 from usechat.turns.pump import Unused
 
 pytestmark = pytest.mark.anyio
@@ -22,22 +20,25 @@ ASKED = flow([node("a", "agent", {"prompt": "Hi"})])
 
 
 class Picky:
-    """A mapper that knows words, passes over numbers and fails at anything else."""
+    """An agent whose translator knows words, passes over numbers and fails at anything else."""
 
-    def __init__(self, writer: MessageWriter) -> None:
-        self._writer = writer
+    def __init__(self, run: Any) -> None:
+        self.run = run
 
-    def map(self, event: Any) -> list[Chunk]:
+    def translator(self, _chat: Chat) -> "Picky":
+        return self
+
+    def translate(self, event: Any) -> list[AgentEvent]:
         if isinstance(event, int):
             raise MappingError(f"There is no event {event}.")
-        return self._writer.text(event["word"])
+        return [event["word"]]
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[AgentEvent]:
         return []
 
 
-async def play(agent: Any, mapper: Any = None) -> Play:
-    played = Play(ASKED, {"agent": agent_node(agent, mapper)})
+async def play(agent: Any) -> Play:
+    played = Play(ASKED, {"agent": agent_node(agent)})
     await asyncio.wait_for(played.run(), HANG_SECONDS)
     return played
 
@@ -47,7 +48,7 @@ def failed(sentence: str) -> list[str]:
 
 
 @pytest.mark.parametrize("in_a_thread", [False, True])
-async def test_a_mapper_that_fails_fails_the_node(in_a_thread: bool):
+async def test_a_translator_that_fails_fails_the_node(in_a_thread: bool):
     async def agent(_chat: Chat) -> AsyncGenerator[Any]:
         yield {"word": "Hello"}
         yield {}
@@ -56,7 +57,7 @@ async def test_a_mapper_that_fails_fails_the_node(in_a_thread: bool):
     def sync_agent(_chat: Chat) -> Iterator[Any]:
         yield from ({"word": "Hello"}, {}, {"word": "never"})
 
-    played = await play(sync_agent if in_a_thread else agent, Picky)
+    played = await play(Picky(sync_agent if in_a_thread else agent))
     assert played.lines("agent:text:delta") == ["agent:text:delta a Hello"]
     assert played.lines()[-3:] == failed("'word'")
 
@@ -67,7 +68,7 @@ async def test_events_of_no_use_are_counted_by_the_runtime_and_logged_once_a_kin
             yield number
         yield {"word": "fine"}
 
-    played = Play(ASKED, {"agent": agent_node(agent, Picky)})
+    played = Play(ASKED, {"agent": agent_node(Picky(agent))})
     counted: list[None] = []
     played.runtime.unused = Unused(lambda: counted.append(None))
     await played.run()

@@ -170,7 +170,7 @@ async def test_an_expression_that_recurses_too_deeply_is_ended():
 
 async def test_an_expression_that_gives_a_function_is_no_value():
     for text in ("$sum", "function($x) { $x }", "[$sum]"):
-        with pytest.raises(ExpressionError, match="gives a function"):
+        with pytest.raises(ExpressionError, match="returns a function"):
             await Expression(text).evaluate(SCOPE)
 
 

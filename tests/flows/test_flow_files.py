@@ -94,14 +94,14 @@ async def test_a_flow_runs_alike_from_a_file_from_structs_and_from_dicts():
 
 BAD: list[tuple[str, str, int, str, str]] = [
     ("id: writer", "id: topics", 11, "Two nodes have the id 'topics'.", "Give one of them another id."),
-    ("id: writer", "id: state", 11, "Expressions know 'state' as something else.", "Give the node another id."),
+    ("id: writer", "id: state", 11, "The id 'state' is reserved for expressions.", "Give the node another id."),
     ("    to: writer", "    to: printer", 17, "There is no node 'printer'.", "Did you mean 'writer'?"),
-    ("from: topics", "from: nobody", 16, "There is no node 'nobody'.", "Name one of: topics, writer."),
+    ("from: topics", "from: nobody", 16, "There is no node 'nobody'.", "Use one of: topics, writer."),
     ("    type: echo\n", "", 11, "The field `type` is missing.", "Add it."),
     ("name: research\n", "", 1, "The field `name` is missing.", "Add it."),
-    ("timeoutMs: 1000", "timeoutMs: soon", 14, "Expected `int | null`, got `str`.", "Write a value of that kind;"),
-    ("maxAttempts: 2", "maxAttempts: 0", 14, "Expected `int` >= 1.", "Write a value of that kind;"),
-    ("id: writer", "id: 7", 11, "Expected `str`, got `int`.", "a text that looks like a number needs quotes."),
+    ("timeoutMs: 1000", "timeoutMs: soon", 14, "Expected `int | null`, got `str`.", "Write a value of that type."),
+    ("maxAttempts: 2", "maxAttempts: 0", 14, "Expected `int` >= 1.", "Write a value of that type."),
+    ("id: writer", "id: 7", 11, "Expected `str`, got `int`.", "Text that looks like a number needs quotes."),
     ("    forEach:", "    gate: some\n    forEach:", 19, "Invalid enum value 'some'.", "Write a value"),
     ("On {{ topic }}", "On {{ topic + }}", 13, "The expression 'topic +' failed:", "Correct the expression (JSONata)."),
     (
@@ -127,20 +127,20 @@ BAD: list[tuple[str, str, int, str, str]] = [
         "edges:\n",
         "edges:\n  - {from: topics, to: writer, id: x, gate: all}\n  - {from: topics, to: writer, id: y, gate: any}\n",
         17,
-        "The edges to 'writer' do not agree whether `any` or `all` of them open it.",
+        "The edges to 'writer' have different gates.",
         "Give them the same `gate`.",
     ),
-    ("version: 1", "version: 1\nversion: 2", 3, "`version` stands here twice.", "Remove one of the two."),
+    ("version: 1", "version: 1\nversion: 2", 3, "The field `version` is given twice.", "Remove one of the two."),
     ("[owls,", "[owls", 9, "This is not YAML:", "Correct the indentation, quotes or brackets there."),
     (
         "input:\n      value",
         "input: &a\n      self: *a\n      value",
         9,
-        "An alias stands within the value that it repeats.",
-        "Write it out.",
+        "An alias is inside the value that it repeats.",
+        "Write the value out.",
     ),
     ("On {{ topic }}", "On {{ topik }}", 13, "There is no node 'topik'.", "Did you mean 'topic'?"),
-    ('text: "On {{ topic }}"', "deep: [1, {a: '{{ nobody.x }}'}]", 13, "There is no node 'nobody'.", "Name one of:"),
+    ('text: "On {{ topic }}"', "deep: [1, {a: '{{ nobody.x }}'}]", 13, "There is no node 'nobody'.", "Use one of:"),
     ("var: topics.value", "var: topic.value", 18, "There is no node 'topic'.", "Did you mean 'topics'?"),
     ("{{ topics.value }}", "{{ wrtr.value }}", 19, "There is no node 'wrtr'.", "Did you mean 'writer'?"),
     ("    policy:", "    when: stat.rounds > 1\n    policy:", 14, "There is no node 'stat'.", "Did you mean 'state'?"),
@@ -148,41 +148,41 @@ BAD: list[tuple[str, str, int, str, str]] = [
         "{{ flow.input.topic }}",
         "{{ flow.topic }}",
         9,
-        "`flow` has an `input`, and no 'topic'.",
+        "`flow` has no 'topic', only `input`.",
         "Write flow.input.topic",
     ),
-    ('"On {{ topic }}"', "{{ topic.name }}", 13, "A binding stands here without quotes", 'Write "{{ topic.name }}".'),
+    ('"On {{ topic }}"', "{{ topic.name }}", 13, "This binding needs quotes", 'Write "{{ topic.name }}".'),
     (
         '"On {{ topic }}"',
         "{{ topic }} on",
         13,
-        "A binding stands here without quotes.",
+        "This binding needs quotes.",
         "Write the whole text in quotes.",
     ),
     (
         '"On {{ topic }}"',
         "On {{ topic }}",
         13,
-        "A binding stands here without quotes.",
+        "This binding needs quotes.",
         "Write the whole text in quotes.",
     ),
     (
         "    to: writer\n",
         "    to: writer\n    when: {{ a }}\n",
         18,
-        "A binding stands here without",
+        "This binding needs",
         'Write "{{ a }}".',
     ),
-    ("name: research", "name: !!python/name:os.system", 1, "This is not YAML:", "Correct the indentation"),
-    ("rounds: 0", "rounds: 0, true: 1", 4, "The name of a field is a text, and not true.", "Write it in quotes."),
-    ("rounds: 0", "rounds: 0, ~: 1", 4, "The name of a field is a text, and not ~.", "Write it in quotes."),
-    ("rounds: 0", "rounds: 0, ? : 1", 4, "The name of a field is a text, and not nothing.", "Write it in quotes."),
-    ("rounds: 0", "rounds: 0, [a]: 1", 4, "This is not YAML: found unhashable key.", "Correct the indentation"),
-    ("[owls,", f"[{'[' * 500}{']' * 500},", 9, "The values are nested more than 100 deep.", "Write them flatter."),
-    ("rounds: 0", "rounds: !!int many", 4, "This is not YAML: this is no !!int.", "Correct the indentation"),
-    ("rounds: 0", "rounds: !!bool yes", 4, "This is not YAML: this is no !!bool.", "Correct the indentation"),
-    ("rounds: 0", "rounds: !!timestamp soon", 4, "This is not YAML: this is no !!timestamp.", "Correct the"),
-    ("rounds: 0", f"rounds: {'9' * 5000}", 4, "This is not YAML: this is no !!int.", "Correct the indentation"),
+    ("name: research", "name: !!python/name:os.system", 1, "This is not YAML:", "Correct the"),
+    ("rounds: 0", "rounds: 0, true: 1", 4, "A field name must be a string, not true.", "Write it in quotes."),
+    ("rounds: 0", "rounds: 0, ~: 1", 4, "A field name must be a string, not ~.", "Write it in quotes."),
+    ("rounds: 0", "rounds: 0, ? : 1", 4, "A field name must be a string, not nothing.", "Write it in quotes."),
+    ("rounds: 0", "rounds: 0, [a]: 1", 4, "This is not YAML: found unhashable key.", "Correct the"),
+    ("[owls,", f"[{'[' * 500}{']' * 500},", 9, "Values are nested more than 100 levels deep.", "Nest them less"),
+    ("rounds: 0", "rounds: !!int many", 4, "This is not YAML: this is not a valid !!int.", "Correct the"),
+    ("rounds: 0", "rounds: !!bool yes", 4, "This is not YAML: this is not a valid !!bool.", "Correct the"),
+    ("rounds: 0", "rounds: !!timestamp soon", 4, "This is not YAML: this is not a valid !!timestamp.", "Correct the"),
+    ("rounds: 0", f"rounds: {'9' * 5000}", 4, "This is not YAML: this is not a valid !!int.", "Correct the"),
     ("name: research", "name: a\0b", 1, "This is not YAML:", "Write the flow as plain YAML."),
 ]
 
@@ -248,7 +248,7 @@ def test_the_name_of_a_node_that_needs_backticks_is_told():
     with pytest.raises(FlowError) as caught:
         FlowRuntime(made, {})
     assert str(caught.value) == (
-        "nodes[1].input.x: There is no node 'my'. Write `my-node`, with the backticks, if that is meant."
+        "nodes[1].input.x: There is no node 'my'. If you mean `my-node`, write it with the backticks."
     )
 
 
@@ -272,29 +272,29 @@ def test_a_binding_may_name_what_is_bound_by_the_expression_or_by_the_run():
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("    ui:", "    uj:", "10: There is no field `uj` here, and it is not read; did you mean `ui`?"),
+        ("    ui:", "    uj:", "10: The unknown field `uj` is ignored. Did you mean `ui`?"),
         (
             "timeoutMs",
             "timeoutMS",
-            "14: There is no field `timeoutMS` here, and it is not read; did you mean `timeoutMs`?",
+            "14: The unknown field `timeoutMS` is ignored. Did you mean `timeoutMs`?",
         ),
         (
             "backoffMs",
             "wait",
-            "14: There is no field `wait` here, and it is not read; there are maxAttempts, backoffMs.",
+            "14: The unknown field `wait` is ignored. The fields are maxAttempts, backoffMs.",
         ),
-        ("version: 1", "author: me", "2: There is no field `author` here, and it is not read; there are name, nodes,"),
+        ("version: 1", "author: me", "2: The unknown field `author` is ignored. The fields are name, nodes,"),
         (
             "value: []}",
             "value: [], note: x}",
-            "18: There is no field `note` here, and it is not read; there are var, value.",
+            "18: The unknown field `note` is ignored. The fields are var, value.",
         ),
         (
             "{not: {eq",
             "{why: x, not: {eq",
-            "18: There is no field `why` here, and it is not read; there are equals, not,",
+            "18: The unknown field `why` is ignored. The fields are equals, not,",
         ),
-        ("On {{ topic }}", "On {{ state.round }}", "13: The state has no 'round' at first; did you mean 'rounds'?"),
+        ("On {{ topic }}", "On {{ state.round }}", "13: The initial state has no 'round'. Did you mean 'rounds'?"),
     ],
 )
 def test_what_may_be_a_mistake_is_logged_and_the_flow_is_read(
@@ -319,7 +319,7 @@ def test_the_values_of_inputs_and_states_are_the_authors_own(caplog: pytest.LogC
 
 def test_an_unknown_field_of_a_flow_in_python_is_logged_with_its_place(caplog: pytest.LogCaptureFixture):
     FlowRuntime(flow([node("a", tipe="x")]), {})
-    assert caplog.messages == ["nodes[0].tipe: There is no field `tipe` here, and it is not read; did you mean `type`?"]
+    assert caplog.messages == ["nodes[0].tipe: The unknown field `tipe` is ignored. Did you mean `type`?"]
 
 
 def test_a_few_aliases_that_stand_for_billions_are_refused_at_once():
@@ -328,8 +328,7 @@ def test_a_few_aliases_that_stand_for_billions_are_refused_at_once():
     with pytest.raises(FlowError) as caught:
         parse_flow("\n".join(laughs), file="laughs.yaml")
     assert str(caught.value) == (
-        "laughs.yaml:6: With what its aliases repeat, the file has more than 100,000 values. "
-        "Write less, or repeat less."
+        "laughs.yaml:6: With all aliases written out, the file has more than 100,000 values. Use fewer aliases."
     )
 
 
@@ -375,23 +374,23 @@ class _Node:
         return None
 
 
-AGENT = "Write agent_node(…) around it."
-ASYNC = "Write `async def`, or agent_node(…) around an agent."
+AGENT = "Wrap it in agent_node(…)."
+ASYNC = "Write `async def`, or wrap an agent in agent_node(…)."
 
 
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (_agent, f"a generator, as agents are. {AGENT}"),
-        (_sync_agent, f"a generator, as agents are. {AGENT}"),
+        (_agent, f"a generator function, like an agent. {AGENT}"),
+        (_sync_agent, f"a generator function, like an agent. {AGENT}"),
         (_plain, f"a plain function. {ASYNC}"),
         (_Node().plain, f"a plain function. {ASYNC}"),
         (
             _answer,
-            "a function of other arguments. Let it take `(context, input)`, or write agent_node(…) around an agent.",
+            "a function with other parameters. Let it take `(context, input)`, or wrap an agent in agent_node(…).",
         ),
-        (object(), "no function. Write agent_node(…) around an agent."),
-        (None, "There is no node type 'mime'. Did you mean 'mine'? Or register it."),
+        (object(), "not a function. Wrap an agent in agent_node(…)."),
+        (None, "There is no node type 'mime'. Did you mean 'mine'? Or add it to the nodes."),
     ],
 )
 def test_a_node_that_cannot_run_is_refused_before_the_run_with_its_line(function: Any, said: str):
@@ -428,7 +427,7 @@ def test_a_prompt_that_is_no_text_is_refused_before_the_run(prompt: Any):
     with pytest.raises(FlowError) as caught:
         FlowRuntime(made, {"agent": agent_node(_agent)})
     assert str(caught.value) == (
-        f"nodes[1].input.prompt: The prompt of an agent is a text, and not {prompt!r}. Write it in quotes."
+        f"nodes[1].input.prompt: An agent's prompt must be a string, not {prompt!r}. Write it in quotes."
     )
 
 
@@ -443,7 +442,7 @@ edges:
     to: c
     id: another
 """
-    with pytest.raises(FlowError, match="The edges to 'c' do not agree") as caught:
+    with pytest.raises(FlowError, match="The edges to 'c' have different gates") as caught:
         parse_flow(text)
     assert (caught.value.path, caught.value.line) == ("edges[2].gate", 6)
 
@@ -466,7 +465,7 @@ def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path):
     ("made", "said"),
     [
         (flow([{"id": "a", "type": "echo"}]), "nodes[0]: The field `input` is missing. Add it."),
-        (flow([node("a")], [edge("a", "b")]), "edges[0].to: There is no node 'b'. Name one of: a."),
+        (flow([node("a")], [edge("a", "b")]), "edges[0].to: There is no node 'b'. Use one of: a."),
         (
             flow([node("a", value={"x": "{{ ( }}"})]),
             "nodes[0].input.x: The expression '(' failed: Expected ) before end of expression. "

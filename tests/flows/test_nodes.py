@@ -28,7 +28,7 @@ def test_the_state_as_a_whole_can_be_replaced_by_another_object():
     state = State(values)
     state.set("", {"b": 2})
     assert (state.snapshot(), values) == ({"b": 2}, {"b": 2})
-    with pytest.raises(TypeError, match="The state of a run is an object"):
+    with pytest.raises(TypeError, match="The state of a run must be an object"):
         state.set("", [1])
     assert state.snapshot() == {"b": 2}
 

@@ -172,7 +172,7 @@ async def test_a_run_that_the_other_side_refuses_fails_at_once():
         await harness.command()
         await harness.frame('{"type":"refused","command":"send"}')
         await harness.frame('{"type":"refused","command":"run"}')
-        with pytest.raises(FlowError, match="did not take the command"):
+        with pytest.raises(FlowError, match="refused the command"):
             await run
         assert (ears.status, ears.events) == ("idle", [])
 
@@ -185,7 +185,7 @@ async def test_a_resume_that_the_other_side_refuses_leaves_the_run_paused():
         run = ears.run()
         await harness.command()
         await harness.frame('{"type":"refused","command":"resume"}')
-        with pytest.raises(FlowError, match="did not take the command"):
+        with pytest.raises(FlowError, match="refused the command"):
             await run
         assert ears.status == "paused"
 
@@ -315,7 +315,7 @@ async def test_commands_that_nobody_takes_do_not_gather_without_end():
     async with paired() as (_, ears):
         for _ in range(1000):
             ears.runtime.dispatch({"type": "pause"})
-        with pytest.raises(FlowError, match="takes no commands"):
+        with pytest.raises(FlowError, match="reads no commands"):
             ears.runtime.dispatch({"type": "pause"})
 
 
@@ -341,14 +341,14 @@ async def test_an_original_is_for_one_at_a_time_and_free_when_its_run_is_over():
         await harness.command()
         for name in ("127.0.0.1", "localhost", "LOCALHOST"):
             second = Listening(harness.url.replace("127.0.0.1", name))
-            with pytest.raises(FlowError, match="at work for another run"):
+            with pytest.raises(FlowError, match="busy with another run"):
                 await second.runtime.run()
-            with pytest.raises(FlowError, match="at work for another run"):
+            with pytest.raises(FlowError, match="busy with another run"):
                 await second.runtime.connect()
             assert not second.runtime.connected
         await harness.say(START, PAUSED)
         assert (await run).status == "paused"
-        with pytest.raises(FlowError, match="at work for another run"):
+        with pytest.raises(FlowError, match="busy with another run"):
             await second.runtime.run()
         run = first.run()
         await harness.command()
@@ -440,7 +440,7 @@ async def test_an_original_that_is_away_is_free_when_whoever_waits_for_it_is_clo
     await reaches(lambda: not ears.runtime.connected)
     async with standing(port) as harness:
         other = Listening(harness.url)
-        with pytest.raises(FlowError, match="at work for another run"):
+        with pytest.raises(FlowError, match="busy with another run"):
             await other.runtime.connect()
         await ears.runtime.aclose()
         await other.runtime.connect()

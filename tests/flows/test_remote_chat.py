@@ -31,7 +31,7 @@ from usechat.integrations.open_harness.agent import OpenHarnessAgent
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, TextDelta
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import decode_request
-from usechat.transports.agent import AgentTransport
+from usechat.transports import AgentTransport
 from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio
@@ -146,7 +146,7 @@ async def test_an_original_serves_one_chat_at_a_time_and_nobody_reads_the_answer
             chunks = await Page(url).ask(text)
             if chunks[-1] == Finish("stop"):
                 return said(chunks)
-            assert (said(chunks), chunks[-1]) == ("", Error("The runtime is at work for another chat."))
+            assert (said(chunks), chunks[-1]) == ("", Error("The runtime is busy with another chat."))
             refused += 1
 
     caplog.clear()
@@ -190,7 +190,7 @@ async def test_a_paused_run_that_is_ended_is_aborted_elsewhere_and_the_address_i
         assert (await harness.command())["type"] == "run"
         await harness.say(START, PAUSED)
         assert (await asked)[-1] == Finish("other")
-        assert (await other.ask("hello"))[-1] == Error("The runtime is at work for another chat.")
+        assert (await other.ask("hello"))[-1] == Error("The runtime is busy with another chat.")
         ends: dict[str, Callable[[str], Coroutine[Any, Any, Any]]]
         ends = {"stop": page.transport.stop, "delete": lambda chat: page.agent.forget(chat, None), "edit": page.edit}
         ending = asyncio.create_task(ends[how]("c"))

@@ -175,7 +175,7 @@ async def test_an_inbox_of_the_original_with_other_commands_is_read():
 
 
 def test_at_least_one_node_must_be_able_to_run():
-    with pytest.raises(ValueError, match="At least one node must be able to run"):
+    with pytest.raises(ValueError, match="at least one node must be able to run"):
         FlowRuntime(flow([node("a")]), {}, concurrency=0)
 
 

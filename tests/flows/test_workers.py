@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 
 from flows.play import Play, flow, node, reaches
-from usechat.flows.expressions import Expression, ExpressionError, Scope
-from usechat.flows.workers import WORKERS, Worker, WorkerError, Workers
+from usechat.flows.expressions import WORKERS, Expression, ExpressionError, Scope, Worker, Workers
 
 pytestmark = pytest.mark.anyio
 
@@ -13,7 +12,7 @@ HUNGRY: list[tuple[str, str]] = [
     ("$match(text, /(x+)+$/)", "took longer than 1 s, or needed more than 256 MB."),
     ("[1..9999999]", "took longer than 1 s, or needed more than 256 MB."),
     ("$reduce([1..40], function($all, $_) { $all & $all }, text)", "took longer than 1 s, or needed more than 256 MB."),
-    ("$pad('', 5000000)", "gives more than 4 MB."),
+    ("$pad('', 5000000)", "returns more than 4 MB."),
     ("$length(huge)", "reads more than 4 MB."),
 ]
 
@@ -62,8 +61,8 @@ async def test_a_worker_is_kept_for_the_next_expression_and_replaced_if_somebody
 async def test_no_more_workers_than_there_may_be_are_started():
     workers = Workers(size=2)
     try:
-        answers = await asyncio.gather(*[workers.ask(request(f"{number} + 1")) for number in range(9)])
-        assert answers == [{"value": number + 1} for number in range(9)]
+        answers = await asyncio.gather(*[workers.evaluate(f"{number} + 1", {}, {}) for number in range(9)])
+        assert answers == [number + 1 for number in range(9)]
         assert len(workers.alive) == 2
     finally:
         workers.end()
@@ -71,18 +70,17 @@ async def test_no_more_workers_than_there_may_be_are_started():
 
 async def test_an_expression_that_waits_too_long_for_its_turn_is_given_up():
     workers = Workers(size=1, timeout=0.3)
-    busy = [
-        asyncio.create_task(workers.ask(request("$match('xxxxxxxxxxxxxxxxxxxxxxxxxxxx!', /(x+)+$/)"))) for _ in "ab"
-    ]
+    slow = "$match('xxxxxxxxxxxxxxxxxxxxxxxxxxxx!', /(x+)+$/)"
+    busy = [asyncio.create_task(workers.evaluate(slow, {}, {})) for _ in "ab"]
     for said in await asyncio.gather(*busy, return_exceptions=True):
-        assert isinstance(said, WorkerError)
-        assert str(said) == "did not end within 0.3 s."
+        assert isinstance(said, ExpressionError)
+        assert str(said) == f"The expression {slow!r} did not end within 0.3 s."
     workers.end()
 
 
 async def test_a_worker_whose_expression_nobody_waits_for_any_more_is_ended():
     workers = Workers()
-    asking = asyncio.create_task(workers.ask(request("$match('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx!', /(x+)+$/)")))
+    asking = asyncio.create_task(workers.evaluate("$match('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx!', /(x+)+$/)", {}, {}))
     await reaches(lambda: bool(workers.alive))
     process = workers.alive[0].process
     asking.cancel()
@@ -125,9 +123,5 @@ async def test_expressions_are_evaluated_from_any_event_loop():
 
 async def pid_of(workers: Workers) -> int:
     """The worker that answers the next question."""
-    assert await workers.ask(request("1")) == {"value": 1}
+    assert await workers.evaluate("1", {}, {}) == 1
     return workers.alive[0].process.pid
-
-
-def request(text: str) -> dict[str, Any]:
-    return {"text": text, "names": {}, "variables": {}}

@@ -1,11 +1,17 @@
-"""Half an emoji in what a session sends, where a text was cut in its middle: JavaScript takes it, msgspec does not."""
+"""How the frames of a session are read: once, and also those with half an emoji, which msgspec refuses.
 
+JavaScript sends half an emoji where it cuts a text in its middle.
+"""
+
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from support.gateways import serving_gateway
 from support.upstreams import TURN, finished, init, speaking, turn
+from usechat.integrations.agent_ops.frames import read_frame
 
 pytestmark = pytest.mark.anyio
 
@@ -45,3 +51,20 @@ async def test_half_an_emoji_in_an_old_message_does_not_hide_the_session(size: i
         await gateway.ask("Hi")
     assert channels[1:] == [{"channelType": "slack", "channelId": "C1"}]
     assert [message["type"] for message in heard] == ["prompt", "revert", "prompt"]
+
+
+async def test_each_frame_is_read_once() -> None:
+    read: list[dict[str, Any]] = []
+
+    def note(called: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and called.f_code is read_frame.__code__:
+            read.append(called.f_locals["frame"])
+
+    async with serving_gateway() as gateway:
+        sys.setprofile(note)
+        try:
+            await gateway.ask("long 100")
+        finally:
+            sys.setprofile(None)
+    assert len({id(frame) for frame in read}) == len(read)
+    assert [frame["content"] for frame in read if frame["type"] == "chunk"] == [f"{number} " for number in range(100)]

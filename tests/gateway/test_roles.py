@@ -29,7 +29,7 @@ PEOPLE: Final = {
     "a user who was granted collaborator": "collaborator",
     "a user who was granted viewer": "viewer",
     "any other user of the directory": "member",
-    "whoever is not in the directory": "stranger",
+    "a person who is not in the directory": "stranger",
 }
 
 

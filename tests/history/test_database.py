@@ -168,7 +168,7 @@ async def test_a_stored_message_that_is_broken_is_refused_with_its_place(
         ) as caught:
             await call
         assert problem in str(caught.value)
-    assert await history.load("chat\n", "ann", limit=1) == [U2]
+    assert await history.load_json("chat\n", "ann", limit=1) == [("u2", msgspec.json.encode(U2))]
 
 
 async def test_a_message_to_look_at_is_checked_more_than_one_to_show(history: History, database: Database):
@@ -230,15 +230,19 @@ def left_by_killed(url_of_killed: str, tmp_path: Path) -> dict[str, int]:
     return {file.stem: file.stat().st_size for file in sorted(tmp_path.glob("*.done"))}
 
 
+async def stored(history: History, chat: str) -> tuple[list[UIMessage], bytes | None]:
+    return await history.load(chat, "ann"), await history.read(chat, "ann", lambda stored: stored.state(9))
+
+
 async def test_a_process_that_is_killed_at_any_step_leaves_whole_turns(
     url_of_killed: str, left_by_killed: dict[str, int]
 ):
     for chat, done in left_by_killed.items():
         database = Database(url_of_killed.format(chat))
         history = History(database)
-        assert await history.load(chat, "ann") == history_crash.STATES[done]
+        assert await stored(history, chat) == history_crash.STATES[done]
         for act, state in zip(history_crash.ACTS[done:], history_crash.STATES[done + 1 :], strict=True):
             await act(history, chat)
-            assert await history.load(chat, "ann") == state
+            assert await stored(history, chat) == state
         await database.aclose()
     assert sorted(set(left_by_killed.values())) == list(range(len(history_crash.STATES)))

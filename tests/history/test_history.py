@@ -2,32 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from support.histories import A1, A2, U1, U2, U3, begin, said, tail
-from usechat.database import Database
 from usechat.errors import TailChangedError
-from usechat.history import History, HistoryStore, MemoryHistory, StoredMessages, Tail
+from usechat.history import HistoryStore, StoredMessages, Tail
 from usechat.protocol.messages import UIMessage
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[HistoryStore]:
-    if request.param == "memory":
-        yield MemoryHistory()
-        return
-    is_file = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path}/chats.db" if is_file else request.getfixturevalue("postgres").create_tables()
-    database = Database(url)
-    yield History(database)
-    await database.aclose()
 
 
 async def test_a_chat_that_never_began_is_empty_and_nobodys(history: HistoryStore):
@@ -105,7 +90,6 @@ async def test_a_page_of_a_chat_is_the_last_messages_before_one(
     history: HistoryStore, before: str | None, limit: int | None, expected: list[UIMessage]
 ):
     await begin(history, "t1", 0, [U1, A1, U2, A2])
-    assert await history.load("chat", "ann", before=before, limit=limit) == expected
     pairs = [(message.id, msgspec.json.encode(message)) for message in expected]
     assert await history.load_json("chat", "ann", before=before, limit=limit) == pairs
 
@@ -232,7 +216,7 @@ async def test_a_chat_stays_its_owners(history: HistoryStore):
             history.load(chat_id, owner),
             history.load_json(chat_id, owner, limit=0),
         ):
-            with pytest.raises(PermissionError, match=r"^The chat belongs to somebody else\.$"):
+            with pytest.raises(PermissionError, match=r"^The chat belongs to another user\.$"):
                 await call
     assert await history.load("chat", "ann") == [U1]
     assert await history.load("nobody's", "") == [U1]
@@ -439,9 +423,7 @@ async def test_chats_are_listed_by_when_their_owner_last_wrote(history: HistoryS
     assert await listed(history, "bob") == [("five", "Not Ann's")]
     assert await listed(history, "nobody") == []
     for chat in await history.chats("ann"):
-        # A database may keep the time of the beginning in whole seconds.
-        assert before - 1 <= chat.created <= time.time() + 1
-        assert before <= chat.updated <= time.time()
+        assert before <= chat.created <= chat.updated <= time.time()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from usechat.flows import FlowRuntime
 from usechat.integrations import INTEGRATIONS, agent_of
 from usechat.integrations.open_harness.agent import OpenHarnessAgent
 from usechat.integrations.plain import PlainAgent
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio
@@ -35,8 +35,10 @@ async def test_what_is_no_agent_is_refused(thing: object) -> None:
 
 
 def test_no_integration_imports_its_framework() -> None:
-    imports = "; ".join(f"import {place.partition(':')[0]}" for place in INTEGRATIONS.values())
-    frameworks = "('deepagents', 'langchain', 'langchain_core', 'langgraph')"
+    places = [place for row in INTEGRATIONS.values() for place in (row.agent, row.log) if place]
+    imports = "; ".join(f"import {place.partition(':')[0]}" for place in places)
+    frameworks = sorted({package for row in INTEGRATIONS.values() for package in row.packages})
+    assert "langgraph" in frameworks
     program = f"import sys; {imports}; print(*sorted(set(sys.modules) & set({frameworks})))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

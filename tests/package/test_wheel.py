@@ -22,6 +22,8 @@ from support.wheels import ROOT, Environment, build, metadata, packaged
 
 README: Final = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 TRACE: Final = "0af7651916cd43dd8448eb211c80319c"
+# The extras of frameworks, which frameworks/ tries in environments of their own.
+ALONE: Final = {lock.stem for lock in (ROOT / "locks" / "frameworks").glob("*.txt") if not lock.stem.endswith("-floor")}
 
 Install: TypeAlias = Callable[[str], Environment]
 
@@ -56,14 +58,14 @@ def test_make_dist_builds_a_wheel_and_a_source_distribution_with_the_page(dist: 
     assert names == files
 
 
-def test_all_names_every_extra(wheel: Path) -> None:
+def test_all_names_every_extra_but_those_of_frameworks_which_exclude_each_other(wheel: Path) -> None:
     about = metadata(wheel)
     (everything,) = (
         each
         for each in map(Requirement, about.requires or ())
         if each.marker is not None and each.name == "usechat" and each.marker.evaluate({"extra": "all"})
     )
-    assert everything.extras == {*about.metadata.get_all("Provides-Extra", [])} - {"all"}
+    assert everything.extras == {*about.metadata.get_all("Provides-Extra", [])} - {"all"} - ALONE
 
 
 def test_without_an_extra_the_readme_writes_a_message(install: Install, tmp_path: Path) -> None:
@@ -199,7 +201,7 @@ for module in pkgutil.walk_packages(usechat.__path__, "usechat.", onerror=lambda
 
 
 def test_every_extra_is_tried(wheel: Path) -> None:
-    assert {*APPS, "all", "cli"} == {*metadata(wheel).metadata.get_all("Provides-Extra", [])}
+    assert {*APPS, *ALONE, "all", "cli"} == {*metadata(wheel).metadata.get_all("Provides-Extra", [])}
 
 
 # With some extras: each command that needs another one, what it says needs it, and that extra.

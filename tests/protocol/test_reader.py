@@ -120,7 +120,7 @@ def test_metadata_is_merged_as_the_client_does(first: Any, second: Any, merged: 
 
 @pytest.mark.parametrize("base", [7, "ab", True])
 def test_metadata_that_the_client_cannot_merge_raises(base: Any) -> None:
-    with pytest.raises(RemoteProtocolError, match="no object"):
+    with pytest.raises(RemoteProtocolError, match="not an object"):
         read(MessageMetadata(base), MessageMetadata({"a": 1}))
 
 

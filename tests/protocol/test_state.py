@@ -88,7 +88,10 @@ def test_a_whole_turn_is_legal() -> None:
 
 ILLEGAL: Sequence[tuple[str, Sequence[Chunk], Chunk]] = [
     ("late-start", [Start("m"), TextStart("t")], Start("other")),
-    ("late-start", [TextStart("t")], Start("m")),
+    ("late-start", [TextStart("t"), TextDelta("t", "x")], Start("m")),
+    ("late-start", [Start("m"), Start("m")], Start("other")),
+    ("late-start", [Start("m"), MessageMetadata({})], Start("other")),
+    ("late-start", [Start(message_metadata={}), Start("m")], Start("other")),
     ("after-end", [Finish()], TextStart("t")),
     ("after-end", [Abort()], Finish()),
     ("after-end", [Finish()], INPUT),

@@ -36,8 +36,8 @@ from usechat.protocol.chunks import (
     ToolOutputError,
 )
 from usechat.protocol.clients import ClientName
-from usechat.protocol.closing import closing
 from usechat.protocol.messages import UIMessage
+from usechat.protocol.state import closing
 from usechat.protocol.writer import MessageWriter
 
 QUIET_STEP: list[Chunk] = [StartStep(), MessageMetadata({}), FinishStep()]
@@ -337,7 +337,7 @@ def test_a_result_for_an_unknown_call_raises_and_loses_nothing(writer: MessageWr
 def test_what_was_written_before_an_error_comes_with_the_next_call(writer: MessageWriter) -> None:
     writer.tool_input("c", "a", {})
     writer.tool_output("c", 1)
-    with pytest.raises(LocalProtocolError, match="the message has already"):
+    with pytest.raises(LocalProtocolError, match="the message already has"):
         writer.send(ToolInputAvailable("c", "b", {}))
     assert writer.text("y") == [FinishStep(), StartStep(), TextStart("id-1"), TextDelta("id-1", "y")]
 
@@ -395,7 +395,7 @@ def test_an_input_that_the_continued_message_has_already_may_be_sent_again(
 @pytest.mark.parametrize(("name", "value"), [("rm", {"files": [True, 2]}), ("rm", {}), ("ls", {"files": [1, 2]})])
 def test_another_input_or_name_is_another_call(new_id: Callable[[], str], name: str, value: Any) -> None:
     writer = continuing(new_id, OPEN_CALLS[0])
-    with pytest.raises(LocalProtocolError, match="the message has already"):
+    with pytest.raises(LocalProtocolError, match="the message already has"):
         writer.send(ToolInputAvailable("c", name, value))
     assert writer.tool_input("c", name, value)[-1] == ToolInputAvailable("id-1", name, value)
     assert writer.tool_output("c", "gone") == [ToolOutputAvailable("id-1", "gone")]
@@ -411,7 +411,7 @@ def test_a_call_that_has_ended_is_not_meant_by_the_same_call_again(new_id: Calla
     writer = continuing(new_id, OPEN_CALLS[0])
     writer.tool_output("c", "gone")
     assert writer.tool_input("c", "rm", {"files": [1, 2]})[-1] == ToolInputAvailable("id-1", "rm", {"files": [1, 2]})
-    with pytest.raises(LocalProtocolError, match="the message has already"):
+    with pytest.raises(LocalProtocolError, match="the message already has"):
         writer.send(ToolInputAvailable("id-1", "rm", {"files": [1, 2]}))
 
 

@@ -31,6 +31,7 @@ ASKED: dict[str, Any] = {
     "input": [2**60 + 1, True, None],
     "approval": {"id": "p", "signature": "s"},
 }
+NOTHING_OPEN = "No open tool call or approval matches this answer. Reload the chat."
 STORED = [user("u1"), assistant("a1"), user("u2"), assistant("a2", OPEN, ASKED)]
 
 
@@ -152,7 +153,7 @@ async def test_an_answer_to_an_approval_is_taken_with_what_the_body_adds(approve
 async def test_what_answers_nothing_is_refused(claim: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
         await bring(ChatRequest(id="c", last=assistant("a2", claim)), STORED)
-    assert (caught.value.status, str(caught.value)) == (409, "This answers no tool call or approval that is open.")
+    assert (caught.value.status, str(caught.value)) == (409, NOTHING_OPEN)
 
 
 @pytest.mark.parametrize("approvals", ["no object", [{"type": "edit"}], 0, False])
@@ -166,14 +167,14 @@ async def test_richer_answers_that_cannot_be_read_are_refused(approvals: Any) ->
 
 async def test_a_call_of_the_provider_is_not_the_pages_to_answer() -> None:
     stored = [user("u1"), assistant("a1", {**OPEN, "providerExecuted": True})]
-    with pytest.raises(RequestError, match="answers no tool call"):
+    with pytest.raises(RequestError, match="No open tool call"):
         await bring(ChatRequest(id="c", last=assistant("a1", {**OPEN, "state": "output-available"})), stored)
 
 
 @pytest.mark.parametrize(
     ("request_", "status", "sentence"),
     [
-        (ChatRequest(id="c", last=assistant("a1")), 409, "The message to continue is not the last one of the chat."),
+        (ChatRequest(id="c", last=assistant("a1")), 409, "This is not the last message of the chat. Reload the chat."),
         (
             ChatRequest(id="c", last=user("a1"), message_id="a1"),
             409,
@@ -335,10 +336,10 @@ async def test_other_messages_are_taken_while_an_answer_is_being_written() -> No
         (ChatRequest(id="c", last=user("w")), "Only a message of the user can be edited."),
         (ChatRequest(id="c", last=user("u3"), message_id="w"), "Only a message of the user can be edited."),
         (ChatRequest(id="c", last=user("w"), message_id="u9"), "Another message of the chat has this id."),
-        (ChatRequest(id="c", last=assistant("w", OPEN)), "The message to continue is not the last one of the chat."),
+        (ChatRequest(id="c", last=assistant("w", OPEN)), "This is not the last message of the chat. Reload the chat."),
         (
             ChatRequest(id="c", last=assistant("a2", ANSWERED)),
-            "The message to continue is not the last one of the chat.",
+            "This is not the last message of the chat. Reload the chat.",
         ),
     ],
 )

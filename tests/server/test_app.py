@@ -225,7 +225,7 @@ def test_a_page_that_may_not_call_is_named_in_the_log(
     assert answers[-1].status_code == status
     refused = [f"'{origin}'" for origin in origins if origin not in listed]
     assert [record.getMessage() for record in caplog.records if "origin" in record.getMessage()] == [
-        f"a page of the origin {origin[:200]} may not call the chat: list it in cors" for origin in refused
+        f"a page of the origin {origin[:200]} may not call the chat; to allow it, list it in cors" for origin in refused
     ]
 
 

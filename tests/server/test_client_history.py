@@ -26,7 +26,7 @@ from usechat.turns.chat import Approval, Chat, ToolAnswer
 from usechat.turns.settings import ChatSettings
 
 SECRET = "0123456789abcdef0123456789abcdef"  # noqa: S105
-OPEN = "This answers no tool call or approval that is open."
+OPEN = "No open tool call or approval matches this answer. Reload the chat."
 ANN, BOB = {"authorization": "Bearer token-of-ann"}, {"authorization": "Bearer token-of-bob"}
 USERS = BearerTokens({"token-of-ann": "ann", "token-of-bob": "bob"})
 
@@ -255,7 +255,7 @@ def test_an_approval_counts_once_however_often_and_fast_it_is_sent(url: str) -> 
         posts = [threads.submit(post, url, asked.answered()) for _ in range(8)]
     answers = [post.result() for post in posts]
     refused = [refusal(answer) for answer in answers if answer.status_code != 200]
-    assert refused == [(409, "This approval was answered already.")] * 7
+    assert refused == [(409, "This approval has already been answered.")] * 7
     assert len(approvals) == 1
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from support.hang import HANG_SECONDS
 from support.loopback import STEP, last_two, parts, read_until, serving, text_part
-from usechat import DeepAgent, MessageWriter, RequestError, create_app, elements_route
-from usechat.integrations.deepagent_sdk.mapper import DeepAgentMapper, DeepAgentOptions
-from usechat.protocol.chunks import Chunk
+from usechat import Chat, DeepAgent, RequestError, create_app, elements_route
+from usechat.events import AgentEvent
+from usechat.integrations.deepagent_sdk.translator import DeepAgentOptions, DeepAgentTranslator
 
 Event = dict[str, Any]
 HELLO = {"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "Hello"}]}
@@ -204,25 +204,22 @@ def test_a_failure_is_masked_and_what_it_was_is_in_the_log(caplog: pytest.LogCap
     assert "ValueError: secret" in caplog.text
 
 
-def test_ids_are_those_of_the_app_and_the_mapper_is_its_own() -> None:
-    class Loud:
-        def __init__(self, writer: MessageWriter) -> None:
-            self._rest = DeepAgentMapper(writer)
+def test_ids_are_those_of_the_app_and_the_translator_is_its_own() -> None:
+    class Loud(DeepAgentTranslator):
+        def __init__(self, chat: Chat) -> None:
+            super().__init__(continues=chat.continues)
 
-        def map(self, event: Any) -> list[Chunk]:
-            return self._rest.map({**event, "text": event["text"].upper()} if event["type"] == "text" else event)
-
-        def end(self) -> list[Chunk]:
-            return self._rest.end()
+        def translate(self, event: Any) -> Iterable[AgentEvent]:
+            return super().translate({**event, "text": event["text"].upper()} if event["type"] == "text" else event)
 
     ids = iter(f"mine-{number}" for number in range(100))
-    with served(Agent(), generate_id=lambda: next(ids), mapper=Loud) as url:
+    with served(Agent(), generate_id=lambda: next(ids), translator=Loud) as url:
         answer = post(url).text
     assert '{"type":"start","messageId":"mine-0"}' in answer
     assert '{"type":"text-delta","id":"mine-1","delta":"YOU SAID HELLO."}' in answer
 
 
-def test_the_options_are_those_of_the_mapper() -> None:
+def test_the_options_are_those_of_the_translator() -> None:
     with served(Agent(), options=DeepAgentOptions(events=["reasoning"])) as url:
         assert parts(post(url).text) == []
 

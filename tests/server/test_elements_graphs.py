@@ -110,9 +110,9 @@ def test_a_request_belongs_to_a_thread() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({}, "this route knows no users: give thread_id"),
-        ({"thread_id": "everybody's"}, "a function of the request that says whose thread it is"),
-        ({"thread_id": user_of, "max_steps": 3}, "A graph has a limit of its own"),
+        ({}, "this route knows no users. Pass a thread_id"),
+        ({"thread_id": "everybody's"}, "function that returns the thread of a request"),
+        ({"thread_id": user_of, "max_steps": 3}, "max_steps is not for graphs"),
     ],
 )
 def test_a_graph_whose_threads_all_would_share_is_refused(options: dict[str, Any], problem: str) -> None:

@@ -69,8 +69,8 @@ def test_the_body_is_read_by_us_and_not_by_the_model_of_the_documentation() -> N
 TOKENS = {"Bearer of-ada": "ada", "Bearer of-bob": "bob"}
 ADA, BOB = ({"authorization": token} for token in TOKENS)
 UNKNOWN_USER = (
-    "The router of a ChatEndpoint has dependencies, but nothing says whose its chats are, so that everybody could read "
-    "them: write ChatEndpoint(agent, user=Depends(...)), or user=None if chats belong to nobody."
+    "The router of a ChatEndpoint has dependencies, but nothing names the user, so everybody could read all chats. "
+    "Write ChatEndpoint(agent, user=Depends(...)), or user=None if chats belong to nobody."
 )
 
 

@@ -13,7 +13,7 @@ from usechat.flows import FlowRuntime, NodeContext
 from usechat.protocol.requests import decode_request
 from usechat.server.endpoint import ChatEndpoint
 from usechat.stores import Reader
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 from usechat.turns.settings import ChatSettings, Conflict
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from usechat import create_app
 from usechat.flows import FlowRuntime, NodeContext
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 
 FLOW: Final[dict[str, Any]] = {"name": "asks", "nodes": [{"id": "a", "type": "ask", "input": {}}], "edges": []}
 

@@ -13,8 +13,7 @@ from starlette.routing import Route
 from support.hang import HANG_SECONDS
 from support.loopback import serving_here
 from usechat.errors import RequestError
-from usechat.server.error_responses import plain_error
-from usechat.server.requests import check_id, json_body
+from usechat.server.requests import check_id, json_body, plain_error
 
 pytestmark = pytest.mark.anyio
 

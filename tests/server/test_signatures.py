@@ -8,11 +8,11 @@ from usechat.errors import LocalProtocolError, RequestError
 from usechat.protocol.chunks import ToolApprovalRequest, ToolApprovalResponse
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
-from usechat.server.signatures import ApprovalSigner, AskedCall, signed_approval_ids
+from usechat.server.admission import ApprovalSigner, AskedCall, signed_approval_ids
 
 SECRET = "0123456789abcdef0123456789abcdef"  # noqa: S105
 CALL = AskedCall("chat", "ann", "call", "rm", {"file": "a", "n": [1, 2**60]})
-OPEN = "This answers no tool call or approval that is open."
+OPEN = "No open tool call or approval matches this answer. Reload the chat."
 
 
 class Clock:
@@ -110,7 +110,7 @@ def test_an_approval_expires(signer: ApprovalSigner, clock: Clock) -> None:
 def test_an_approval_counts_once(signer: ApprovalSigner, clock: Clock) -> None:
     signed = signer.sign("p", CALL)
     signer.use(signed)
-    assert refusal(signer, signed) == (409, "This approval was answered already.")
+    assert refusal(signer, signed) == (409, "This approval has already been answered.")
     clock.now += 0.001
     again = signer.sign("p", CALL)
     assert signer.verify(again, CALL) == "p"
@@ -121,14 +121,14 @@ def test_the_last_100_000_answers_are_remembered(signer: ApprovalSigner) -> None
     signer.use(signed)
     for number in range(99_999):
         signer.use(str(number))
-    assert refusal(signer, signed) == (409, "This approval was answered already.")
+    assert refusal(signer, signed) == (409, "This approval has already been answered.")
     signer.use("one more")
     assert signer.verify(signed, CALL) == "p"
 
 
 @pytest.mark.parametrize("secret", ["", "x" * 31, "é" * 15])
 def test_a_short_secret_is_refused(secret: str) -> None:
-    with pytest.raises(ValueError, match=r"^The secret that approvals are signed with must have at least 32 bytes\.$"):
+    with pytest.raises(ValueError, match=r"^The approval secret must have at least 32 bytes\.$"):
         ApprovalSigner(secret, 60)
 
 

@@ -41,12 +41,12 @@ if __name__ == "__main__":
 
 IN_MEMORY = "INFO:     chats are kept in memory, turns in memory\n"
 CHATS_APART = (
-    "2 processes serve this app, and each has chats of its own in memory, so that a chat has another history in each: "
-    'give history="sqlite:///chats.db" and store="redis://HOST", or run one process'
+    "2 processes serve this app, and each keeps its own chats in memory, so a chat has another history in each; "
+    'pass history="sqlite:///chats.db" and store="redis://HOST", or run one process'
 )
 TURNS_APART = (
-    "2 processes serve this app, and each knows only its own turns, so that another one cannot resume or stop them: "
-    'give store="redis://HOST", or run one process'
+    "2 processes serve this app, and none can resume or stop the turns of another; "
+    'pass store="redis://HOST", or run one process'
 )
 
 

@@ -21,7 +21,7 @@ from usechat.turns.settings import ChatSettings
 
 JSON = dict[str, Any]
 USER: JSON = {"id": "m2", "role": "user", "parts": [{"type": "text", "text": "And then?"}]}
-NOT_LAST = "The message to continue is not the last one of the chat."
+NOT_LAST = "This is not the last message of the chat. Reload the chat."
 ID = "id must be a string of 1 to 512 characters without control characters."
 
 

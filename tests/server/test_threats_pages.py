@@ -29,7 +29,7 @@ WITHOUT_ASKING = [
     "multipart/form-data; boundary=application/json",
     "",
 ]
-FORBIDDEN = "Pages of another site may not do this; a proxy must pass the Host of its own pages on."
+FORBIDDEN = "Pages of another site may not do this. A proxy must pass on the Host of its own pages."
 CORPUS = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

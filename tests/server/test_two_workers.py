@@ -185,11 +185,13 @@ async def test_an_approval_that_is_answered_on_both_workers_is_carried_out_by_on
 async def test_an_answer_that_was_stored_stays_as_it_is_when_redis_comes_back_from_the_middle_of_its_turn(
     server: RedisServer, tmp_path: Path, *, is_deleted: bool
 ) -> None:
-    goes_on, ends = asyncio.Event(), list[str]()
+    goes_on, ends, seen = asyncio.Event(), list[str](), list[Any]()
 
     async def slow(chat: Chat) -> AsyncIterator[str]:
+        seen.append(chat.state)
         yield "Hello. "
         await goes_on.wait()
+        chat.state = {"turns": len(seen)}
         yield "That is all."
 
     async def on_end(outcome: Outcome, message: UIMessage) -> None:
@@ -219,3 +221,7 @@ async def test_an_answer_that_was_stored_stays_as_it_is_when_redis_comes_back_fr
             texts = [message["parts"][-1]["text"] for message in messages]
             assert texts == ([] if is_deleted else ["go", "Hello. That is all."])
         assert ends == ["done"]
+        for client in (workers.b, workers.a):
+            async with workers.post(client, f"again {len(seen)}") as again:
+                assert (await types(again.aiter_lines()))[-1] == "finish"
+        assert seen == [None, None if is_deleted else {"turns": 1}, {"turns": 2}]

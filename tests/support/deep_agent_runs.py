@@ -25,7 +25,7 @@ _FREQUENT: Final = ("text", "tool-call", "tool-result", "tool-input-start", "too
 _APPROVALS: Final = ("approval-requested", "approval-response", "step-finish", "subagent-start", "subagent-finish")
 _ERRORS: Final[tuple[Event, ...]] = ({"name": "AbortError"}, {"name": [], "message": "no"})
 _EVENT: Final = st.fixed_dictionaries(
-    {"type": st.sampled_from((*_FREQUENT, *_APPROVALS)) | st.sampled_from((*sorted(EVENTS), "flush", "new")) | _JUNK},
+    {"type": st.sampled_from((*_FREQUENT, *_APPROVALS)) | st.sampled_from((*sorted(EVENTS), "batch", "new")) | _JUNK},
     optional={
         "toolCallId": _CALL,
         "toolName": st.sampled_from(("ls", "task", "web_search")) | _JUNK,
@@ -34,6 +34,7 @@ _EVENT: Final = st.fixed_dictionaries(
         "isError": st.booleans() | _JUNK,
         "todos": st.just([{"content": "x", "status": "pending"}]) | _JUNK,
         "error": st.sampled_from(_ERRORS) | _JUNK,
+        "events": st.just([{"type": "ls", "path": ".", "count": 1}] * 2) | _JUNK,
         **dict.fromkeys(("text", "delta", "path", "content", "pattern", "command", "query", "url", "task"), _TEXT),
         **dict.fromkeys(("count", "lines", "occurrences", "stepIndex", "exitCode", "inputTokens"), _JUNK),
         **dict.fromkeys(("args", "result", "output", "usage", "name", "truncated", "success", "toolCalls"), _JUNK),

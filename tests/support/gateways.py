@@ -1,6 +1,7 @@
 """A gateway on a real port, in front of a session agent on a real WebSocket, with a directory of users and sessions."""
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from websockets.http11 import Request, Response
 
 from support.hang import HANG_SECONDS
 from support.loopback import message, parts, serving_here
+from support.redis_server import SECRET, RedisServer
 from usechat.database import Database
 from usechat.gateway.directory import SessionDirectory
 from usechat.gateway.gateway import sessions_gateway
@@ -57,6 +59,12 @@ class Gateway:
             self._tokens[user] = await self.directory.add_token(user, 3600)
         return {"authorization": f"Bearer {self._tokens[user]}"}
 
+    def at(self, port: int) -> "Gateway":
+        """Another gateway, on this port, with the same users, sessions and session agent."""
+        other = copy.copy(self)
+        other.url = f"http://127.0.0.1:{port}"
+        return other
+
     def path(self, rest: str, session: str = "s1") -> str:
         return f"{self.url}/api/sessions/{quote(session, safe='')}/{rest}"
 
@@ -79,9 +87,17 @@ class Gateway:
     async def asking(
         self, text: str, *, chat: str = "c", user: str = "ana", session: str = "s1", query: str = ""
     ) -> AsyncGenerator[AsyncIterator[dict[str, Any]]]:
-        """Ask, and give the chunks of the answer as they come; whoever leaves it early disconnects."""
+        """Ask, and give the chunks of the answer as they come; to leave it early disconnects."""
         url, headers = self.path(f"chat{query}", session), await self.headers(user)
         async with self.http.stream("POST", url, json=message(text, chat), headers=headers) as response:
+            assert response.status_code == 200, await response.aread()
+            yield chunks(response)
+
+    @asynccontextmanager
+    async def following(self, *, chat: str = "c", user: str = "ana") -> AsyncGenerator[AsyncIterator[dict[str, Any]]]:
+        """Follow the turn that runs, as a second tab or a page that was reloaded."""
+        url, headers = self.path(f"chat/{chat}/stream"), await self.headers(user)
+        async with self.http.stream("GET", url, headers=headers) as response:
             assert response.status_code == 200, await response.aread()
             yield chunks(response)
 
@@ -137,6 +153,19 @@ async def serving_gateway(
             await directory.add_session("s1", "ana")
             yield gateway
     await database.aclose()
+
+
+@asynccontextmanager
+async def two_gateways(
+    redis: RedisServer, settings: GatewaySettings = SETTINGS, **options: Any
+) -> AsyncGenerator[tuple[Gateway, Gateway]]:
+    """Two workers on one Redis, before one session agent."""
+    redis.empty()
+    shared: dict[str, Any] = {"store": redis.url, "secret": SECRET}
+    async with serving_gateway(settings, **shared, **options) as first:
+        app = sessions_gateway(upstream=first.agent.url, directory=first.directory, settings=settings, **shared)
+        async with serving_here(app) as port:
+            yield first, first.at(port)
 
 
 @contextmanager

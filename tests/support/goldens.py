@@ -1,19 +1,22 @@
-"""The golden files of a source: `<case>.events.jsonl`, `<case>.chunks.jsonl`, perhaps `<case>.options.json`."""
+"""The golden files of an integration: `<case>.events.jsonl`, `<case>.chunks.jsonl`, perhaps `<case>.options.json`."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from usechat.integrations.sources import SOURCES
+from usechat.events.mapper import TranslatingMapper
+from usechat.integrations import load_log_translators
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
 from usechat.protocol.writer import MessageWriter
 from usechat.stream import map_events
 
-__all__ = ["Case", "cases", "mapped"]
+__all__ = ["CASES", "Case", "cases", "mapped"]
+
+_TRANSLATORS: Final = load_log_translators()
 
 
 class Case(NamedTuple):
@@ -43,6 +46,10 @@ def _case(source: str, log: Path) -> Case:
     )
 
 
+CASES: Final = [case for source in _TRANSLATORS for case in cases(source)]
+"""The golden files of all integrations whose logs can be mapped."""
+
+
 def mapped(
     source: str, events: list[dict[str, Any]], options: dict[str, Any], client: ClientName = "portable"
 ) -> list[Chunk]:
@@ -55,7 +62,7 @@ def mapped(
             yield event
 
     async def collect() -> list[Chunk]:
-        mapper = SOURCES[source](writer, options)
+        mapper = TranslatingMapper(_TRANSLATORS[source](options), writer)
         return [chunk async for chunk in map_events(come(), mapper, writer)]
 
     return asyncio.run(collect())

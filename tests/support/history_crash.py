@@ -26,29 +26,29 @@ _EDITED = said("u1", "This is another u1.")
 
 ACTS: list[Callable[[History, str], Awaitable[object]]] = [
     lambda history, chat: begin(history, "t1", 0, [_U1], chat_id=chat),
-    lambda history, chat: history.end(chat, "t1", 1, _A1),
+    lambda history, chat: history.end(chat, "t1", 1, _A1, b"1"),
     lambda history, chat: begin(history, "t2", 2, [_U2], chat_id=chat),
-    lambda history, chat: history.end(chat, "t2", 1, _A2),
+    lambda history, chat: history.end(chat, "t2", 1, _A2, b"2"),
     lambda history, chat: begin(history, "t3", 3, [], chat_id=chat),
-    lambda history, chat: history.end(chat, "t3", 1, _A3),
+    lambda history, chat: history.end(chat, "t3", 1, _A3, b"3"),
     lambda history, chat: begin(history, "t4", 0, [_EDITED], chat_id=chat),
     lambda history, chat: begin(history, "t5", 1, [_U2], chat_id=chat),
     lambda history, chat: history.end(chat, "t4", 1, _A1),
-    lambda history, chat: history.end(chat, "t5", 1, _A2),
+    lambda history, chat: history.end(chat, "t5", 1, _A2, b"5"),
 ]
-# What is stored before the first act, and after each.
-STATES: list[list[UIMessage]] = [
-    [],
-    [_U1],
-    [_U1, _A1],
-    [_U1, _A1, _U2],
-    [_U1, _A1, _U2, _A2],
-    [_U1, _A1, _U2],
-    [_U1, _A1, _U2, _A3],
-    [_EDITED],
-    [_EDITED, _U2],
-    [_EDITED, _A1, _U2],
-    [_EDITED, _A1, _U2, _A2],
+# What is stored before the first act, and after each: the messages and the state.
+STATES: list[tuple[list[UIMessage], bytes | None]] = [
+    ([], None),
+    ([_U1], None),
+    ([_U1, _A1], b"1"),
+    ([_U1, _A1, _U2], b"1"),
+    ([_U1, _A1, _U2, _A2], b"2"),
+    ([_U1, _A1, _U2], b"1"),
+    ([_U1, _A1, _U2, _A3], b"3"),
+    ([_EDITED], None),
+    ([_EDITED, _U2], None),
+    ([_EDITED, _A1, _U2], None),
+    ([_EDITED, _A1, _U2, _A2], b"5"),
 ]
 
 

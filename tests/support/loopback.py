@@ -107,6 +107,16 @@ class Process:
         code = self._process.wait(timeout=HANG_SECONDS)
         return code, self._process.stdout.read()
 
+    def read_all(self) -> bytes:
+        """The rest of the output, which ends when the last process ends that the server has started."""
+        assert self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        read: list[bytes] = []
+        while not read or read[-1]:
+            assert select.select([output], [], [], HANG_SECONDS)[0], self.errors()
+            read.append(os.read(output, 65_536))
+        return b"".join(read)
+
     def runs(self) -> bool:
         return self._process.poll() is None
 

@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 
-from usechat.demo import scripted_model
-from usechat.demo.scripted_model import tool_call
+from usechat.demo import deep_agent
+from usechat.demo.deep_agent import tool_call
 
 __all__ = ["Reply", "ScriptedModel", "calls", "says", "thinks"]
 
@@ -19,7 +19,7 @@ Reply: TypeAlias = Sequence[AIMessageChunk | asyncio.Event | Exception]
 """The chunks of one reply. At an event the model waits, and an exception it raises."""
 
 
-class ScriptedModel(scripted_model.ScriptedModel):
+class ScriptedModel(deep_agent.ScriptedModel):
     """Gives one reply after the other, or the replies that a function makes of the messages.
 
     `seen` are the messages of each call. Each reply used 10 tokens of input and 5 of output.

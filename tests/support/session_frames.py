@@ -6,7 +6,10 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-__all__ = ["ANY_FRAMES", "SPOILT_LOGS"]
+from usechat.integrations.agent_ops.frames import SessionFrame, Unusable
+from usechat.integrations.agent_ops.turns import PromptTracker
+
+__all__ = ["ANY_FRAMES", "SPOILT_LOGS", "classify"]
 
 Frame = dict[str, Any]
 
@@ -113,3 +116,20 @@ def _spoilt(draw: st.DrawFn) -> list[Frame]:
 
 
 SPOILT_LOGS: Final = _spoilt() | st.sampled_from(_LOGS).flatmap(st.permutations)
+
+
+def classify(tracker: PromptTracker, frame: Frame) -> tuple[str, SessionFrame | None]:
+    """What a frame is to the tracker's prompt, and what of it is shown.
+
+    `other` is not ours. `queued`: ours waits. `began`: ours runs from here on. `ours` belongs to our turn. `ended`:
+    ours is over with this frame.
+    """
+    had_ended, ran = tracker.ended, tracker.running
+    shown = tracker.see(frame)
+    if had_ended or (shown is not None and isinstance(shown.says, Unusable)):
+        return "other", shown
+    if tracker.ended:
+        return "ended", shown
+    if tracker.running and not ran:
+        return "began", shown
+    return ("other" if shown is None else "ours" if tracker.running else "queued"), shown

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from support.session_frames import classify
 from usechat.events.mapper import TranslatingMapper
 from usechat.integrations.agent_ops.translator import AgentOpsTranslator
 from usechat.integrations.agent_ops.turns import PromptTracker
@@ -53,10 +54,10 @@ class Socket:
         self.kinds: list[str] = []
 
     def deliver(self) -> None:
-        seen = self.tracker.see(self.inbox.popleft())
-        self.kinds.append(seen.kind)
-        if seen.frame is not None and seen.kind != "other":
-            self.chunks += self.mapper.map(seen.frame)
+        kind, shown = classify(self.tracker, self.inbox.popleft())
+        self.kinds.append(kind)
+        if shown is not None and kind != "other":
+            self.chunks += self.mapper.map(shown)
         assert self.tracker.ended or not self.translator.ended
 
     @property

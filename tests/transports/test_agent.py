@@ -21,8 +21,7 @@ from usechat.protocol.chunks import (
     TextStart,
 )
 from usechat.protocol.requests import ChatRequest, decode_request
-from usechat.transports import ChatTransport
-from usechat.transports.agent import AgentTransport
+from usechat.transports import AgentTransport
 from usechat.turns.chat import Chat
 from usechat.turns.settings import TurnLimits
 
@@ -79,7 +78,7 @@ async def waits(chat: Chat) -> AsyncGenerator[AgentEvent]:
 
 @pytest.mark.parametrize("agent", [greets, greets_in_a_thread, returns])
 async def test_any_agent_answers(agent: Any) -> None:
-    transport: ChatTransport = AgentTransport(agent, new_message_id=lambda: "m")
+    transport = AgentTransport(agent, new_message_id=lambda: "m")
     chunks = await read(await transport.send_messages(request()))
     assert chunks[0] == Start("m")
     assert kinds(chunks)[1:3] == [StartStep, TextStart]

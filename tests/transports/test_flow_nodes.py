@@ -10,7 +10,7 @@ from support.hang import HANG_SECONDS
 from usechat.flows import FlowRuntime, NodeContext, NodeFunction, agent_node
 from usechat.protocol.chunks import Chunk, Finish, TextDelta
 from usechat.protocol.requests import decode_request
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio

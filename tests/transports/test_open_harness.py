@@ -12,8 +12,7 @@ from usechat.integrations.open_harness.translator import TransportOptions
 from usechat.protocol.chunks import Abort, Chunk, Data, Error, Finish, Start, TextDelta
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.requests import Trigger, decode_request
-from usechat.transports.agent import AgentTransport
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import AgentTransport, OpenHarnessChatTransport
 from usechat.turns.chat import Chat
 from usechat.turns.settings import TurnLimits
 
@@ -280,7 +279,7 @@ async def test_one_runtime_takes_one_run_of_one_chat() -> None:
     page = Page(transport)
     await read_until(await page.send(user("one")), "[one]")
     other = await Page(transport, "other").ask(user("two"))
-    assert other[-1] == Error("The runtime is at work for another chat.")
+    assert other[-1] == Error("The runtime is busy with another chat.")
     again = await page.ask(trigger="regenerate-message")
     assert again[-1] == Error("This runtime runs only once, so it cannot answer again.")
     ended = await page.ask(answer(), user("end", "u2"))
@@ -297,7 +296,7 @@ async def test_a_function_that_gives_one_runtime_twice_is_found_out(caplog: pyte
     await read_until(first, "[one]")
     for number, transport in enumerate((*transports, transports[0])):
         other = await Page(transport, f"other{number}").ask(user("two"))
-        assert (said(other), other[-1]) == ("", Error("The runtime is at work for another chat."))
+        assert (said(other), other[-1]) == ("", Error("The runtime is busy with another chat."))
     assert "a function that makes a new runtime each time" in caplog.text
     # The first chat is not disturbed.
     assert (await page.ask(answer(), user("end", "u2")))[-1] == Finish("stop")
@@ -456,7 +455,7 @@ async def test_a_runtime_that_raises_gives_one_error() -> None:
     runtime = Elsewhere()
     runtime.fault = RuntimeError("secret")
     chunks = await Page(OpenHarnessChatTransport(runtime)).ask(user("one"))
-    assert chunks[-1] == Error("The runtime did not take the message.")
+    assert chunks[-1] == Error("The runtime refused the message.")
     assert "secret" not in repr(chunks)
 
 

@@ -148,7 +148,7 @@ class _History:
     async def has_ended(self, head: TurnHead) -> bool:
         return head.turn in self._host.stored
 
-    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
         await self._host.store_it()
         self._host.stored.append(head.turn)
 

@@ -132,7 +132,7 @@ class _History:
     async def has_ended(self, head: TurnHead) -> bool:
         return False
 
-    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
         await self._played.store_answer()
         self._played.stored.append(message.parts)
         self._played.events.append("stored")

@@ -32,7 +32,7 @@ from usechat import (
 )
 from usechat.flows import FlowRuntime
 from usechat.protocol.chunks import Error
-from usechat.transports.open_harness import OpenHarnessChatTransport
+from usechat.transports import OpenHarnessChatTransport
 
 
 async def agent(chat: Chat) -> AsyncIterator[AgentEvent]:
@@ -55,6 +55,7 @@ async def agent(chat: Chat) -> AsyncIterator[AgentEvent]:
         yield answer.tool
     for approval in chat.approvals:
         yield "yes" if approval.approved else approval.reason or "no"
+    chat.state = {"turns": 1 if chat.state is None else chat.state["turns"] + 1}
     if chat.user is None:
         yield Error("Nobody is signed in.")
     with chat.hold():

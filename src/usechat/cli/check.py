@@ -1,7 +1,5 @@
 """`usechat check`: is a recorded stream legal, and which clients accept it?"""
 
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -9,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from usechat.cli.options import read_file, refuse
 from usechat.errors import RemoteProtocolError, RequestError
 from usechat.protocol.clients import ClientName
 from usechat.protocol.codec import parse_json
@@ -33,9 +32,13 @@ def check(
 ) -> None:
     """Judge a recorded stream: exit 0 if the clients accept it, 1 with the first violation if one refuses it.
 
-    A stream that only leaves the message untidy, such as a part that stays streaming, gets a warning.
+    A stream that only leaves the message untidy, for example with a part that stays streaming, gets a warning.
     """
-    verdict = _judge(_read(file), client, None if continues is None else _message(continues))
+    before = None if continues is None else _read_message(continues)
+    try:
+        verdict = judge(recorded_events(read_file(file)), client, continues=before)
+    except RemoteProtocolError as error:
+        refuse(str(error))
     ok = verdict.violation is None and not (strict and verdict.warnings)
     if as_json:
         typer.echo(msgspec.json.encode(_report(verdict, ok=ok, with_message=message)))
@@ -47,33 +50,17 @@ def check(
     raise typer.Exit(0 if ok else 1)
 
 
-def _read(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error.strerror}.") from None
-
-
-def _message(file: str) -> UIMessage:
-    content = _read(file)
+def _read_message(file: str) -> UIMessage:
+    content = read_file(file)
     try:
         message = read_message(parse_json(content), "The message", max_parts=len(content))
     except RequestError as error:
-        raise typer.BadParameter(f"{file}: {error}") from None
+        refuse(f"{file}: {error}")
     except ValueError as error:
-        raise typer.BadParameter(f"{file} is not JSON: {error}.") from None
+        refuse(f"{file} is not JSON: {error}.")
     if message.role != "assistant":
-        raise typer.BadParameter(f"{file}: It must be a message of the assistant.")
+        refuse(f"{file} must be a message of the assistant.")
     return message
-
-
-def _judge(recording: bytes, client: ClientName, continues: UIMessage | None) -> Verdict:
-    try:
-        return judge(recorded_events(recording), client, continues=continues)
-    except RemoteProtocolError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def _report(verdict: Verdict, *, ok: bool, with_message: bool) -> dict[str, Any]:

@@ -1,18 +1,32 @@
 """`usechat gateway`: serve the sessions of Agent Ops."""
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from msgspec import field
 from typer import Option
 
-from usechat.cli.options import Directory, ServeError, ServerSettings, check_seconds, command_of, refuse, refusing
+from usechat.cli.options import (
+    Directory,
+    ServeError,
+    ServerSettings,
+    check_seconds,
+    command_of,
+    database_name,
+    refuse,
+    refusing,
+)
 from usechat.gateway.settings import SWITCH, GatewaySettings
 from usechat.integrations.agent_ops.options import AgentOpsOptions
 
 if TYPE_CHECKING:
     # The server's packages are an extra.
+    import socket
+
+    from starlette.applications import Starlette
+
     from usechat.server.auth import JwtAuth
 
 __all__ = ["gateway"]
@@ -84,37 +98,57 @@ def gateway(settings: _Settings) -> None:
     if not (os.environ.get(_VARIABLE, "-") if settings.upstream_token is None else settings.upstream_token):
         refuse(f"The token of --upstream-token or {_VARIABLE} is empty: the upstream would get each user's own.")
     with refusing("usechat gateway", "server"):
-        from usechat.cli.databases import database_name
         from usechat.cli.listening import listen, serve
         from usechat.cli.sessions import use_directory
-        from usechat.gateway.gateway import sessions_gateway
+        from usechat.cli.workers import run_workers
         from usechat.server.app import how_to_connect
 
-        try:
-            behaviour = _gateway_settings(settings)
-            app = sessions_gateway(
-                upstream=settings.upstream,
-                directory=settings.directory,
-                jwt=_make_jwt(settings),
-                settings=behaviour,
-                path=settings.path,
-                cors=settings.cors,
-                grace=settings.grace,
-            )
-        except (ValueError, ImportError) as error:
-            raise ServeError(str(error)) from error
-        app.state.exit_hard = True
+        settings.check_store()
+        app = _make_app(settings)
         use_directory(settings.directory, lambda directory: directory.create_tables())
         listener = listen(settings)
         url = f"http://{settings.netloc}:{listener.getsockname()[1]}{settings.path}"
-        off = "" if behaviour.is_on else f"The gateway is off and answers 404: {SWITCH}=true switches it on.\n"
+        is_on = _gateway_settings(settings).is_on
+        off = "" if is_on else f"The gateway is off and answers 404: {SWITCH}=true switches it on.\n"
         typer.echo(
             f"usechat serves the sessions of {settings.upstream} at {url}\n\n"
             f"{how_to_connect(f'{url}/SESSION/chat', token=True)}\n"
             f"{database_name(settings.directory)} says who may use which session: usechat sessions.\n"
             f"{off}{settings.cors_hint}"
         )
-        serve(app, listener, settings.log_format)
+        if settings.workers > 1:
+            run_workers(settings.workers, partial(_work, settings), listener, settings.grace)
+        else:
+            serve(app, listener, settings.log_format)
+
+
+def _work(settings: _Settings, listener: "socket.socket") -> None:
+    from usechat.cli.listening import serve
+
+    serve(_make_app(settings), listener, settings.log_format)
+
+
+def _make_app(settings: _Settings) -> "Starlette":
+    from usechat.gateway.gateway import sessions_gateway
+
+    try:
+        app = sessions_gateway(
+            upstream=settings.upstream,
+            directory=settings.directory,
+            jwt=_make_jwt(settings),
+            store=settings.store,
+            lease=settings.lease,
+            # Not an option: everybody on the computer can see the options of a command.
+            secret=os.environ.get("USECHAT_SECRET") or None,
+            settings=_gateway_settings(settings),
+            path=settings.path,
+            cors=settings.cors,
+            grace=settings.grace,
+        )
+    except (ValueError, ImportError) as error:
+        raise ServeError(str(error)) from error
+    app.state.exit_hard = True
+    return app
 
 
 def _gateway_settings(settings: _Settings) -> GatewaySettings:

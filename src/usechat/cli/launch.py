@@ -19,19 +19,18 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 from uvicorn.supervisors import ChangeReload
 
-from usechat.cli.databases import database_name, use_database
 from usechat.cli.listening import Server, configure, listen, serve
-from usechat.cli.options import ServeError, read_switches
+from usechat.cli.options import ServeError, database_name, read_switches, use_database
 from usechat.cli.serve import ServeSettings
 from usechat.cli.workers import run_workers
 from usechat.database import Database
-from usechat.extras import FRAMEWORKS, missing
-from usechat.integrations import find_agent
+from usechat.extras import missing
+from usechat.integrations import EXTRAS, find_agent
 from usechat.integrations.open_harness.agent import ChatRuns, OpenHarnessAgent, Runtime, RuntimeMaker
 from usechat.integrations.open_harness.translator import TransportOptions, read_options
 from usechat.server.app import create_app, how_to_connect
-from usechat.server.arguments import check_path
 from usechat.server.origins import LOOPBACK_HOSTS
+from usechat.server.startup import check_path
 
 __all__ = ["run"]
 
@@ -77,10 +76,11 @@ def _check_workers(settings: ServeSettings, *, is_agent: bool) -> None:
         return
     if settings.reload:
         raise ServeError("--reload is for one process: leave out --workers.")
-    # An app decides itself where its turns and chats are kept.
-    if is_agent and settings.store == "memory":
-        raise ServeError("Several workers need a store that they share: --store redis://HOST.")
-    if is_agent and settings.history != "client" and database_name(settings.history) == "memory":
+    if not is_agent:
+        # An app decides itself where its turns and chats are kept.
+        return
+    settings.check_store()
+    if settings.history != "client" and database_name(settings.history) == "memory":
         raise ServeError("Several workers need chats that they share: --history sqlite:///FILE, or a PostgreSQL.")
 
 
@@ -209,8 +209,8 @@ def _import(module: str) -> ModuleType:
         if f"{module}.".startswith(f"{error.name}."):
             sentence = f"There is no module {module} in this directory or among the installed packages."
             raise ServeError(sentence) from None
-        if error.name in FRAMEWORKS:
-            raise ServeError(missing(f"The module {module}", error, FRAMEWORKS[error.name])) from None
+        if error.name in EXTRAS:
+            raise ServeError(missing(f"The module {module}", error, EXTRAS[error.name])) from None
         raise ServeError(_own_traceback(error)) from None
     except (KeyboardInterrupt, SystemExit):
         raise

@@ -5,11 +5,9 @@ import json
 import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
-from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -80,10 +78,15 @@ def listen(settings: ListenSettings) -> socket.socket:
 
 def serve(app: ASGIApp, listener: socket.socket, log_format: LogFormat = "text", *, root_path: str = "") -> None:
     """Serve the app until a signal comes."""
-    # When uvicorn has stopped, it raises the signal once more for the handlers that were there before its own.
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, _leave)
-    Server(configure(app, log_format, root_path=root_path)).run(sockets=[listener])
+    server = Server(configure(app, log_format, root_path=root_path))
+    # uvicorn sets this handler only when its loop runs. One that raised until then would lose the signal whenever it
+    # interrupts a finalizer or the callback of a weak reference, as there are many while the loop is imported.
+    previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server.run(sockets=[listener])
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def configure(app: ASGIApp | Callable[[], ASGIApp], log_format: LogFormat, **options: Any) -> Config:
@@ -132,7 +135,3 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         # ASCII only: some readers take other characters, such as U+2028, for the end of a line.
         return json.dumps(line)
-
-
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(0)

@@ -16,7 +16,8 @@ import typer
 from usechat.cli.options import read_switches, refuse
 from usechat.errors import MappingError
 from usechat.events import Mapper
-from usechat.integrations.sources import SOURCES
+from usechat.events.mapper import TranslatingMapper
+from usechat.integrations import load_log_translators
 from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
 from usechat.protocol.codec import encode_chunk
@@ -31,7 +32,8 @@ __all__ = ["map_log"]
 _Event: TypeAlias = dict[str, Any]
 _Output: TypeAlias = Literal["sse", "chunks", "message"]
 
-_NAMES: Final = ", ".join(SOURCES)
+_TRANSLATORS: Final = load_log_translators()
+_NAMES: Final = ", ".join(_TRANSLATORS)
 _LATE: Final = "The run had ended."
 
 
@@ -64,10 +66,10 @@ def map_log(
 
 
 def _mapper(source: str, writer: MessageWriter, options: list[str]) -> Mapper[_Event]:
-    if source not in SOURCES:
+    if source not in _TRANSLATORS:
         refuse(f"There is no source {source!r:.60}. The sources are {_NAMES}.")
     try:
-        return SOURCES[source](writer, read_switches(options))
+        return TranslatingMapper(_TRANSLATORS[source](read_switches(options)), writer)
     except ValueError as error:
         refuse(str(error))
 

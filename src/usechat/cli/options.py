@@ -1,15 +1,19 @@
-"""The options of the commands, and how a command refuses what it cannot do.
+"""The options of the commands, the files and databases that options name, and how a command refuses its work.
 
-The commands need only the `cli` extra: what they serve with is imported when they run, inside `refusing`.
+The commands need only the `cli` extra. They import the packages of other extras when they run, inside `refusing`.
 """
 
+import asyncio
 import ipaddress
 import json
-from collections.abc import Callable, Generator, Iterable
+import sys
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, Signature
-from typing import Annotated, Any, Final, Literal, NoReturn, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 from msgspec import NODEFAULT, Struct, field
@@ -17,9 +21,14 @@ from msgspec.structs import FieldInfo, fields
 from typer import Option
 from typer.models import OptionInfo
 
-from usechat.errors import UsechatError
+from usechat.errors import DatabaseBusyError, UsechatError
 from usechat.extras import missing
 from usechat.protocol.clients import ClientName
+from usechat.stores.urls import LEASE
+
+if TYPE_CHECKING:
+    # Its packages are an extra.
+    from usechat.database import Database
 
 __all__ = [
     "Directory",
@@ -30,19 +39,23 @@ __all__ = [
     "ServerSettings",
     "check_seconds",
     "command_of",
+    "database_name",
+    "read_file",
     "read_switches",
     "refuse",
     "refusing",
+    "use_database",
 ]
 
 LogFormat: TypeAlias = Literal["text", "json"]
 _S = TypeVar("_S", bound=Struct)
+_T = TypeVar("_T")
 
 _DAY: Final = 86_400
 
 
 class ServeError(UsechatError):
-    """A command cannot do its work; the text is one sentence for the person who typed it."""
+    """A command cannot do its work; the text says why, for the person who typed it."""
 
 
 def refuse(sentence: str) -> NoReturn:
@@ -52,7 +65,7 @@ def refuse(sentence: str) -> NoReturn:
 
 @contextmanager
 def refusing(command: str, extra: str) -> Generator[None]:
-    """Refuse where a package of the extra is missing, and what our own errors refuse."""
+    """Exit with 2 and one sentence if a package of the extra is missing, or if usechat raises an error of its own."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -139,7 +152,28 @@ class ServerSettings(ListenSettings, frozen=True, kw_only=True):
     grace: Annotated[
         float, Option(min=0, callback=check_seconds, help="Seconds that running turns get when the server stops.")
     ] = 10.0
+    store: Annotated[
+        str, Option(metavar="URL", help="Where running turns are kept: memory, or the URL of a Redis for all workers.")
+    ] = "memory"
+    lease: Annotated[
+        float,
+        Option(
+            min=1,
+            callback=check_seconds,
+            help="Seconds after which another worker ends the turns of a worker that is silent.",
+        ),
+    ] = LEASE
+    workers: Annotated[int, Option(min=1, max=256, help="How many processes serve. Needs --store.")] = 1
     log_format: Annotated[LogFormat, Option(help="Lines of text, or one JSON object per line.")] = "text"
+
+    def check_store(self) -> None:
+        """Check that several workers share a store.
+
+        Raises:
+            ServeError: They do not.
+        """
+        if self.workers > 1 and self.store == "memory":
+            raise ServeError("Several workers need a store that they share: --store redis://HOST.")
 
     @property
     def cors_hint(self) -> str:
@@ -164,3 +198,52 @@ def _read_switch(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def read_file(file: str) -> bytes:
+    """The content of a file, or of stdin for `-`. Exits with 2 if the file cannot be read."""
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        refuse(f"{file} cannot be read: {error.strerror}.")
+
+
+def database_name(url: str) -> str:
+    """The database of a URL, without the passwords that the URL may hold."""
+    parts = urlsplit(url)
+    name = parts.path.removeprefix("/")
+    if parts.scheme.startswith("sqlite"):
+        return name or "memory"
+    return f"{name} on {parts.hostname or 'localhost'}"
+
+
+def use_database(url: str, work: Callable[["Database"], Awaitable[_T]], problem: str) -> _T:
+    """Open the database of this URL, do the work, and close it.
+
+    Raises:
+        ServeError: The URL is wrong, or the database cannot be used, which is the `problem`.
+    """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from usechat.database import Database
+
+    try:
+        database = Database(url)
+    except (ValueError, ImportError) as error:
+        raise ServeError(str(error)) from error
+
+    async def use() -> _T:
+        try:
+            return await work(database)
+        finally:
+            await database.aclose()
+
+    try:
+        return asyncio.run(use())
+    except (SQLAlchemyError, DatabaseBusyError) as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ServeError(f"{problem}: {cause}.") from error

@@ -1,13 +1,12 @@
 """`usechat replay`: serve a recorded turn, to build a page without an agent."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from uuid import uuid4
 
 import msgspec
 import typer
 
-from usechat.cli.options import ListenSettings, Port, refuse, refusing
+from usechat.cli.options import ListenSettings, Port, read_file, refuse, refusing
 from usechat.testing import RecordedChunk, Recording, play
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ _DEFAULT: Final = ListenSettings()
 
 
 def replay(
-    file: Annotated[str, typer.Argument(help="A recording that the chat page's inspector saved.")],
+    file: Annotated[str, typer.Argument(help="A recording that the chat page's inspector saved; - for stdin.")],
     *,
     port: Port = _DEFAULT.port,
     speed: Annotated[
@@ -33,9 +32,7 @@ def replay(
         from usechat.cli.listening import listen, serve
 
         try:
-            recording = Recording.read(Path(file).read_bytes())
-        except OSError as error:
-            refuse(f"{file} cannot be read: {error.strerror}.")
+            recording = Recording.read(read_file(file))
         except ValueError as error:
             refuse(f"{file}: {error}")
         try:
@@ -48,7 +45,7 @@ def replay(
 
 
 def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
-    """Make an app that answers every message with the recording. It has no chats and no other messages.
+    """Make an app that answers every message with the recording. It stores no chats and no messages.
 
     Raises:
         ValueError: The path cannot be the path of a chat.
@@ -58,8 +55,8 @@ def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
     from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 
-    from usechat.server.arguments import check_path
     from usechat.server.origins import cors, host_check
+    from usechat.server.startup import check_path
 
     check_path(path)
 

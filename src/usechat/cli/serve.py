@@ -5,9 +5,8 @@ from typing import Annotated
 from msgspec import field
 from typer import Argument, Option
 
-from usechat.cli.options import ServerSettings, check_seconds, command_of, refusing
+from usechat.cli.options import ServerSettings, command_of, refusing
 from usechat.integrations.open_harness.translator import SWITCHES
-from usechat.stores.urls import LEASE
 
 __all__ = ["ServeSettings", "serve"]
 
@@ -32,18 +31,6 @@ class ServeSettings(ServerSettings, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=list[str])
     reload: Annotated[bool, Option("--reload", help="Restart when a Python file in this directory changes.")] = False
-    store: Annotated[
-        str, Option(metavar="URL", help="Where running turns are kept: memory, or the URL of a Redis for all workers.")
-    ] = "memory"
-    lease: Annotated[
-        float,
-        Option(
-            min=1,
-            callback=check_seconds,
-            help="Seconds after which another worker ends the turns of a worker that is silent.",
-        ),
-    ] = LEASE
-    workers: Annotated[int, Option(min=1, max=256, help="How many processes serve. Needs --store.")] = 1
     history: Annotated[
         str,
         Option(help="The database of the chats. sqlite:// keeps them in memory, client leaves them to the pages."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, TypeVar
 
 import typer
 
-from usechat.cli.options import Directory, ServeError, refuse, refusing
+from usechat.cli.options import Directory, ServeError, database_name, refuse, refusing, use_database
 from usechat.gateway.access import Kind, Role, Visibility
 
 if TYPE_CHECKING:
@@ -127,7 +127,6 @@ def use_directory(url: str, work: Callable[["SessionDirectory"], Awaitable[_T]],
     """
     from sqlalchemy import make_url
 
-    from usechat.cli.databases import database_name, use_database
     from usechat.gateway.directory import SessionDirectory
 
     async def use(database: "Database") -> _T:

@@ -13,8 +13,9 @@ The signal handler runs in the parent's thread, between any two of its instructi
 a signal interrupts, so the handler writes to the wake pipe, and `run` sees the new deadline. The handler sets
 `_is_ending` and `_deadline`; only `_start` and `_ended` change `_processes`.
 
-In a worker the main thread serves. A second thread waits for the end of the parent and then sends SIGTERM to its own
-process, so that no worker outlives a parent that was killed.
+In a worker the main thread serves. A second thread waits for the end of the parent, also of one that was killed. Then
+it sends SIGTERM to its own process, and ends the process 10 s after the grace, whatever the main thread does. Without a
+known grace it allows 60 s.
 """
 
 import logging
@@ -49,6 +50,8 @@ _REAP_PAUSE: Final = 0.02
 _WAKE_BYTES: Final = 64
 _LAST_SECONDS: Final = 10.0
 _HURRIED_SECONDS: Final = 4.0
+# The grace of a worker whose parent is gone, if nobody has said another.
+_ORPHANED_SECONDS: Final = 60.0
 
 
 def run_workers(count: int, work: Work, listener: socket.socket, grace: float | None) -> None:
@@ -101,7 +104,7 @@ class _Workers:
                 self._ended(process)
 
     def _start(self) -> None:
-        process = self._context.Process(target=_run, args=(self._work, self._listener))
+        process = self._context.Process(target=_run, args=(self._work, self._listener, self._grace))
         process.start()
         self._processes[process] = time.monotonic()
         if self._is_ending and process.pid is not None:
@@ -138,15 +141,17 @@ class _Workers:
                 os.kill(process.pid, number)
 
 
-def _run(work: Work, listener: socket.socket) -> None:
+def _run(work: Work, listener: socket.socket, grace: float | None) -> None:
     # Ctrl-C in a terminal then reaches the parent alone, which passes it on once.
     os.setpgrp()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(grace,), daemon=True).start()
     work(listener)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(grace: float | None) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep((_ORPHANED_SECONDS if grace is None else grace) + _LAST_SECONDS)
+        os._exit(1)

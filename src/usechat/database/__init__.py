@@ -7,7 +7,7 @@ from typing import Final, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, MetaData, Table, func, inspect, make_url, select
 from sqlalchemy.dialects.sqlite import Insert
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, InvalidRequestError
 
 from usechat.database.postgres import Postgres
 from usechat.database.sqlite import SqliteFile, SqliteMemory
@@ -35,7 +35,15 @@ def insert_into(table: Table, dialect: str) -> Insert:
 
 
 def _create_tables(connection: Connection) -> None:
-    if metadata.tables.keys() <= set(inspect(connection).get_table_names()):
+    inspector = inspect(connection)
+    there = metadata.tables.keys() & set(inspector.get_table_names())
+    for (_, name), columns in inspector.get_multi_columns(filter_names=list(there)).items() if there else ():
+        if lacking := {column.name for column in metadata.tables[name].columns} - {each["name"] for each in columns}:
+            raise InvalidRequestError(
+                f"The table {name} lacks the column {' and '.join(sorted(lacking))}, because another version of "
+                f"usechat made it: use a new database, or drop the tables whose names begin with usechat_"
+            )
+    if len(there) == len(metadata.tables):
         return
     if connection.dialect.name == "postgresql":
         # There, CREATE TABLE fails when two processes do it at once, even with IF NOT EXISTS.

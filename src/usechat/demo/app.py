@@ -1,16 +1,23 @@
-"""The demo as an app: each agent at its path, and one page for all of them."""
+"""The demo as an app: each agent at its path, and one page for all of them.
 
+The app signs in everybody who opens the page, with a cookie: nobody types a token on their own computer.
+"""
+
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from hmac import compare_digest
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Mount
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from usechat.demo import generator, models, session
-from usechat.demo.sign_in import SignIn, SignInMiddleware
 from usechat.server.app import app_lifespan
 from usechat.server.endpoint import ChatEndpoint
 from usechat.server.origins import LOOPBACK_HOSTS, host_check
@@ -22,6 +29,8 @@ PACE: Final = 0.03
 """Seconds per word, as with a quick model."""
 
 _USER: Final = "you"
+# The page loads its settings when it opens, and again after the server has restarted.
+_PATHS: Final = ("/", "/page/settings")
 _Agent: TypeAlias = tuple[PageAgent, Any]
 """How the page shows an agent, and the agent. The gateway serves the session, which has None here."""
 
@@ -43,7 +52,7 @@ def make_demo(
     server. The demo signs in everybody who opens its page, so the server must listen on loopback only.
     """
     agents, missing = _find_agents(pace, environ or {})
-    sign_in = SignIn(_USER)
+    sign_in = _SignIn()
     gateway = session.DemoSession(_USER, sign_in, pace)
     endpoints = {page.path: ChatEndpoint(agent, authenticate=sign_in) for page, agent in agents if agent is not None}
     pages = tuple(page for page, _ in agents)
@@ -62,7 +71,7 @@ def make_demo(
     app = Starlette(
         # The gateway gets every other path.
         routes=[*routes, Mount("/", gateway)],
-        middleware=[host_check(hosts), Middleware(SignInMiddleware, sign_in)],
+        middleware=[host_check(hosts), Middleware(_SetCookie, sign_in)],
         lifespan=lifespan,
     )
     return Demo(app, pages, missing)
@@ -94,3 +103,48 @@ def _find_agents(pace: float, environ: Mapping[str, str]) -> tuple[list[_Agent],
     for model in models.find_models(environ):
         offer(lambda model=model: (model.page, model.make()), model.page.name, model.package)
     return agents, tuple(missing)
+
+
+class _SignIn:
+    """Recognises the one user of a process by a random cookie, which the end of the process makes worthless.
+
+    Scripts cannot read it, and pages of other sites cannot send it. Everybody who loads the page gets it, so the server
+    must listen on loopback only.
+    """
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_urlsafe(32)
+
+    async def __call__(self, connection: HTTPConnection) -> str | None:
+        """The user, if the connection has the cookie."""
+        given = connection.cookies.get(_name(connection.scope), "")
+        return _USER if compare_digest(given.encode(), self._secret.encode()) else None
+
+    def cookie(self, scope: Scope) -> str:
+        """The header that sets the cookie."""
+        return f"{_name(scope)}={self._secret}; Path=/; HttpOnly; SameSite=Strict"
+
+
+class _SetCookie:
+    """Sets the cookie when the page loads."""
+
+    def __init__(self, app: ASGIApp, sign_in: _SignIn) -> None:
+        self._app = app
+        self._sign_in = sign_in
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in _PATHS:
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_cookie(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).append("set-cookie", self._sign_in.cookie(scope))
+            await send(message)
+
+        await self._app(scope, receive, send_with_cookie)
+
+
+def _name(scope: Scope) -> str:
+    """The cookie's name, with the port: a browser sends a host's cookies to all of its ports."""
+    return f"usechat-demo-{(scope.get('server') or ('', 0))[1]}"

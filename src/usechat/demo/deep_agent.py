@@ -1,26 +1,28 @@
 """A graph of `create_deep_agent` with a scripted model: todos, files, a sub-agent, and a call that needs approval."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 
-from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
 
-from usechat.demo.scripted_model import ScriptedModel, calls, says
-from usechat.integrations.deepagent_sdk.options import DeepAgentOptions
-from usechat.integrations.deepagent_sdk.parts import NOISY
+from usechat.demo import pieces
+from usechat.ids import new_id
+from usechat.integrations.deepagent_sdk.events import NOISY
+from usechat.integrations.deepagent_sdk.translator import DeepAgentOptions
 from usechat.integrations.deepagents import DeepGraphAgent
 from usechat.server.page import PageAgent, PagePrompt
 
-__all__ = ["PAGE", "make_agent"]
+__all__ = ["PAGE", "ScriptedModel", "calls", "make_agent", "says", "tool_call"]
 
 _Reply: TypeAlias = Callable[[BaseMessage], list[AIMessageChunk]]
 """What the model says next, given the message before."""
-
-# Their types are not complete enough for a strict checker.
-_deepagents: Any = import_module("deepagents")
-_checkpoints: Any = import_module("langgraph.checkpoint.memory")
-_middleware: Any = import_module("langchain.agents.middleware")
 
 _STEPS: Final = ("Find out the heights", "Write the report", "Read it once more")
 _TASK: Final = "Find the heights of the tides in Brest"
@@ -29,8 +31,12 @@ _REPORT: Final = "# Tides in Brest\n\nHigh water: 7.1 m\nLow water: 1.2 m\n"
 
 
 def make_agent(pace: float) -> DeepGraphAgent:
-    """Make the graph. Its model writes one word every `pace` seconds, and threads are kept in memory."""
-    graph = _deepagents.create_deep_agent(
+    """Make the graph. Its model writes one word every `pace` seconds, and its threads are in memory."""
+    # Their types are not complete enough for a strict checker.
+    deepagents: Any = import_module("deepagents")
+    checkpoints: Any = import_module("langgraph.checkpoint.memory")
+    middleware: Any = import_module("langchain.agents.middleware")
+    graph = deepagents.create_deep_agent(
         ScriptedModel(reply=_reply, pace=pace),
         [measure, publish],
         subagents=[
@@ -41,9 +47,9 @@ def make_agent(pace: float) -> DeepGraphAgent:
                 "tools": [measure],
             }
         ],
-        middleware=[_middleware.TodoListMiddleware()],
+        middleware=[middleware.TodoListMiddleware()],
         interrupt_on={"publish": {"allowed_decisions": ["approve", "reject"]}},
-        checkpointer=_checkpoints.InMemorySaver(),
+        checkpointer=checkpoints.InMemorySaver(),
     )
     # The user sees these while they happen, and the message does not keep them.
     transient = (*NOISY, "checkpoint-loaded", "checkpoint-saved", "file-write-start")
@@ -109,3 +115,64 @@ PAGE: Final = PageAgent(
     about="A graph of deepagents in LangGraph. It plans, writes files, asks a sub-agent and waits for approval.",
     prompts=_PROMPTS,
 )
+
+
+class ScriptedModel(BaseChatModel):
+    """Streams the chunks that `reply` makes of the messages, one every `pace` seconds."""
+
+    # A function; pydantic would look into its type.
+    reply: Any
+    pace: float = 0
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Any, **_options: Any) -> Runnable[Any, AIMessage]:
+        return self
+
+    async def chunks(self, messages: Sequence[BaseMessage]) -> AsyncIterator[AIMessageChunk]:
+        for chunk in self.reply(messages):
+            await asyncio.sleep(self.pace)
+            yield chunk
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **_options: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        async for message in self.chunks(messages):
+            chunk = ChatGenerationChunk(message=message)
+            if run_manager is not None:
+                await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **_options: Any,
+    ) -> ChatResult:
+        raise NotImplementedError("This model only streams.")
+
+
+def says(text: str) -> list[AIMessageChunk]:
+    """Text, word by word, and what it cost."""
+    usage: Any = {"input_tokens": 800, "output_tokens": len(text) // 4, "total_tokens": 800 + len(text) // 4}
+    end = AIMessageChunk(content="", usage_metadata=usage, chunk_position="last")
+    return [*(AIMessageChunk(content=word) for word in pieces(text)), end]
+
+
+def calls(name: str, **args: Any) -> list[AIMessageChunk]:
+    """A tool call whose arguments stream word by word."""
+    return tool_call(new_id(), name, pieces(json.dumps(args)))
+
+
+def tool_call(call_id: str, name: str, args: Iterable[str], index: int = 0) -> list[AIMessageChunk]:
+    """A tool call whose arguments stream in these pieces."""
+    head: Any = {"id": call_id, "name": name, "args": "", "index": index, "type": "tool_call_chunk"}
+    rest: list[Any] = [{**head, "id": None, "name": None, "args": piece} for piece in args]
+    return [AIMessageChunk(content="", tool_call_chunks=[piece]) for piece in (head, *rest)]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final, TypeAlias
 
-from usechat.demo.words import pieces, words
+from usechat.demo import paced
 from usechat.errors import AgentError
 from usechat.events import AgentEvent, Reasoning, ToolCall, ToolError, ToolProgress, ToolResult
 from usechat.ids import new_id
@@ -53,23 +53,17 @@ _LINE: Final = "Brest: high water at {hour:02}:{minute:02}, {metres:.1f} m, wind
 def make_agent(pace: float) -> Callable[[Chat], _Events]:
     """Make the agent, which writes one word every `pace` seconds."""
 
-    async def agent(chat: Chat) -> _Events:
-        if chat.approvals or chat.tool_results:
-            events = _go_on(chat, pace)
-        else:
-            events = _BY_TEXT.get(chat.text, _echo)(chat, pace)
-        async for event in events:
-            yield event
+    def agent(chat: Chat) -> _Events:
+        scene = _go_on if chat.approvals or chat.tool_results else _BY_TEXT.get(chat.text, _echo)
+        return paced(scene(chat, pace), pace)
 
     return agent
 
 
-async def _explain(chat: Chat, pace: float) -> _Events:
+async def _explain(chat: Chat, _pace: float) -> _Events:
     """Reasoning, text that streams, and the cost as metadata."""
-    async for word in words("Somebody asks about the tides. I begin with the moon, and add the heights.", pace):
-        yield Reasoning(word)
-    async for word in words(_TIDES, pace):
-        yield word
+    yield Reasoning("Somebody asks about the tides. I begin with the moon, and add the heights.")
+    yield _TIDES
     chat.write.metadata({"usage": {"inputTokens": 1_204, "outputTokens": 187, "totalTokens": 1_391}, "cost": 0.0042})
 
 
@@ -84,8 +78,7 @@ async def _look_up(chat: Chat, pace: float) -> _Events:
     yield ToolProgress(call, {"status": "asking the harbour"})
     await asyncio.sleep(8 * pace)
     yield ToolResult(call, {"high": [["06:12", 7.1], ["18:37", 6.8]], "low": [["12:24", 1.2]]})
-    async for word in words("High water in Brest is at **06:12** with 7.1 m, and again at 18:37.", pace):
-        yield word
+    yield "High water in Brest is at **06:12** with 7.1 m, and again at 18:37."
 
 
 async def _book(_chat: Chat, pace: float) -> _Events:
@@ -94,27 +87,24 @@ async def _book(_chat: Chat, pace: float) -> _Events:
     yield ToolCall(call, "book_boat", {"harbour": "Brest", "people": 2})
     await asyncio.sleep(8 * pace)
     yield ToolError(call, "The harbour does not answer.")
-    async for word in words("No boat could be booked: the harbour does not answer. Shall I try tomorrow?", pace):
-        yield word
+    yield "No boat could be booked: the harbour does not answer. Shall I try tomorrow?"
 
 
-async def _delete(chat: Chat, pace: float) -> _Events:
+async def _delete(chat: Chat, _pace: float) -> _Events:
     """A call that needs approval. The turn ends here, and the next one begins in `_go_on` with the decision."""
-    async for word in words("I found one file. May I delete it?", pace):
-        yield word
+    yield "I found one file. May I delete it?"
     call = new_id()
     yield ToolCall(call, "delete_file", {"path": "log-2019.csv", "bytes": 48_213})
     chat.write.approval_request(call)
 
 
-async def _locate(_chat: Chat, pace: float) -> _Events:
+async def _locate(_chat: Chat, _pace: float) -> _Events:
     """A call without a result is the browser's. The next turn begins in `_go_on` with its output."""
-    async for word in words("Only your browser knows that.", pace):
-        yield word
+    yield "Only your browser knows that."
     yield ToolCall(new_id(), "get_location", {"precise": False})
 
 
-async def _go_on(chat: Chat, pace: float) -> _Events:
+async def _go_on(chat: Chat, _pace: float) -> _Events:
     """Continue the same message when the user or the browser has answered."""
     for approval in chat.approvals:
         if approval.approved:
@@ -123,54 +113,45 @@ async def _go_on(chat: Chat, pace: float) -> _Events:
         else:
             chat.write.tool_denied(approval.call_id)
             said = f"I keep the file. You said: {approval.reason}." if approval.reason else "I keep the file."
-        async for word in words(said, pace):
-            yield word
+        yield said
     for answer in chat.tool_results:
         said = f"The browser says: `{answer.output}`." if answer.error is None else "The browser could not tell."
-        async for word in words(said, pace):
-            yield word
+        yield said
 
 
-async def _cite(_chat: Chat, pace: float) -> _Events:
+async def _cite(_chat: Chat, _pace: float) -> _Events:
     """Sources: pages and documents."""
-    async for word in words("The heights are those of the harbour masters, the times those of the almanac.", pace):
-        yield word
+    yield "The heights are those of the harbour masters, the times those of the almanac."
     yield SourceUrl("s1", "https://tides.example/brest", title="Tides in Brest")
     yield SourceUrl("s2", "https://tides.example/lisbon", title="Tides in Lisbon")
     yield SourceDocument("s3", "application/pdf", "Nautical almanac", filename="almanac.pdf")
 
 
-async def _draw(_chat: Chat, pace: float) -> _Events:
+async def _draw(_chat: Chat, _pace: float) -> _Events:
     """A file: a picture in a data URL."""
-    async for word in words("This is the harbour in the evening:", pace):
-        yield word
+    yield "This is the harbour in the evening:"
     yield File(_PICTURE, "image/svg+xml")
 
 
-async def _recite(_chat: Chat, pace: float) -> _Events:
+async def _recite(_chat: Chat, _pace: float) -> _Events:
     """An answer that is long enough to stop it, or to reload the page while it streams."""
     for day in range(_DAYS):
         minutes = 372 + day * 50
         line = _LINE.format(hour=minutes // 60 % 24, minute=minutes % 60, metres=5.5 + (day % 15 - 7) / 5)
-        async for word in words(f"**Day {day + 1}.** {line}\n\n", pace):
-            yield word
+        yield f"**Day {day + 1}.** {line}\n\n"
 
 
-async def _fail(chat: Chat, pace: float) -> _Events:
+async def _fail(chat: Chat, _pace: float) -> _Events:
     """An error that the user reads. Any other exception is masked. The second attempt works."""
-    async for word in words("I ask the harbour. ", pace):
-        yield word
+    yield "I ask the harbour. "
     if chat.trigger != "regenerate-message":
         raise AgentError("The harbour is closed. Try again.")
-    async for word in words("Now it is open.", pace):
-        yield word
+    yield "Now it is open."
 
 
-async def _echo(chat: Chat, pace: float) -> _Events:
+async def _echo(chat: Chat, _pace: float) -> _Events:
     known = "".join(f"\n- {prompt}" for prompt in _BY_TEXT)
-    for word in pieces(f"You said: {chat.text}\n\nI am scripted, and know this:\n{known}"):
-        yield word
-        await asyncio.sleep(pace / 4)
+    yield f"You said: {chat.text}\n\nI am scripted, and know this:\n{known}"
 
 
 _SCENES: Final[Mapping[PagePrompt, Callable[[Chat, float], _Events]]] = {

@@ -8,7 +8,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from usechat.database import Database
-from usechat.demo.words import pieces
+from usechat.demo import pieces
 from usechat.gateway.directory import SessionDirectory
 from usechat.gateway.gateway import sessions_gateway
 from usechat.gateway.settings import GatewaySettings

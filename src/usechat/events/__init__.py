@@ -1,9 +1,8 @@
 """What an agent can say: the one vocabulary of all integrations, and of every generator that a user writes.
 
 An agent yields text as `str`, these events, or chunks of the protocol as objects or dicts. `EventMapper` turns them
-into chunks and keeps the books: which calls are open, what was said before, which sub-agent speaks, what the model
-calls used. So an integration only translates. Where one seems to need a book of its own, this vocabulary lacks
-something.
+into chunks and keeps track of open calls, repeated texts, sub-agents and usage. So an integration only translates. If
+one seems to need records of its own, this vocabulary lacks something.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,9 @@ from usechat.protocol import chunks
 __all__ = [
     "AgentEvent",
     "ApprovalRequest",
+    "ApprovalResponse",
     "Data",
+    "DataBatch",
     "Document",
     "EndCalls",
     "EndPart",
@@ -48,12 +49,12 @@ ProviderMetadata: TypeAlias = chunks.ProviderMetadata
 
 
 class Text(Struct, frozen=True):
-    """Text of the answer, as `str` is.
+    """Text of the answer, like a plain `str`.
 
-    Texts with different keys never mix: a key is one of several speakers or messages at the same time. `whole` is a
-    text that a framework repeats after its deltas: what was said of it under the key is not said again, and the part
-    ends. So does a part whose text brings `metadata` of the provider. A `block` is one of several whole texts under the
-    key: the next one is another text, even if it is the same, and its deltas may come before this one.
+    Texts with different keys never mix: use one key for each speaker or message that streams at the same time. `whole`
+    marks a text that a framework repeats after its deltas: only the rest that was not said under the key is sent, and
+    the part ends. A text with `metadata` of the provider also ends its part. `block` marks one of several whole texts
+    under the key: the next one is a new text, even if it is equal, and its deltas may come before this one.
     """
 
     text: str
@@ -64,7 +65,7 @@ class Text(Struct, frozen=True):
 
 
 class Reasoning(Struct, frozen=True):
-    """What the model thinks before it answers, with the same fields as `Text`; a signature goes into `metadata`."""
+    """Reasoning of the model, with the same fields as `Text`; a signature goes into `metadata`."""
 
     text: str
     key: str = ""
@@ -74,13 +75,13 @@ class Reasoning(Struct, frozen=True):
 
 
 class EndPart(Struct, frozen=True):
-    """The text or reasoning under the key is complete; what follows is a part of its own, also if it was said."""
+    """End the text or reasoning part under the key; what follows is a new part, even if it repeats the old one."""
 
     key: str = ""
 
 
 class ToolInputStart(Struct, frozen=True):
-    """A model begins a tool call; its arguments follow as `ToolInputDelta`, and whole as `ToolCall`."""
+    """Start a tool call. Its arguments follow as `ToolInputDelta`, and then whole as `ToolCall`."""
 
     id: str
     name: str
@@ -98,9 +99,10 @@ class ToolInputDelta(Struct, frozen=True):
 
 
 class ToolCall(Struct, frozen=True):
-    """A call with its whole input. Said twice, it is written once.
+    """A call with its whole input. A repeated call is sent once.
 
-    A call without a result when the turn ends is the browser's: the page answers it, and the next turn goes on.
+    A call without a result at the end of the turn is for the browser: the page answers it, and the next turn continues.
+    A `hidden` call is shown only if it needs an approval, or if it is repeated without `hidden`.
     """
 
     id: str
@@ -111,10 +113,11 @@ class ToolCall(Struct, frozen=True):
     dynamic: bool = False
     metadata: ProviderMetadata | None = None
     key: str = ""
+    hidden: bool = False
 
 
 class ToolInputError(Struct, frozen=True):
-    """A call whose arguments could not be read; the user sees the text."""
+    """A call whose arguments could not be parsed; the user sees the text."""
 
     id: str
     name: str
@@ -124,16 +127,16 @@ class ToolInputError(Struct, frozen=True):
 
 
 class ToolProgress(Struct, frozen=True):
-    """A preliminary result of a call, which the next one replaces."""
+    """A preliminary result of a call; the next one replaces it."""
 
     id: str
     output: Any
 
 
 class ToolOutputDelta(Struct, frozen=True):
-    """A piece of what a tool says while it works; all of them so far are the call's preliminary result.
+    """A piece of a tool's output while it works. All pieces so far are the call's preliminary result.
 
-    It is written more rarely as it grows: pieces of text as one text, others as a list.
+    Pieces of text become one text, others a list. The result is sent more rarely as it grows.
     """
 
     id: str
@@ -141,10 +144,10 @@ class ToolOutputDelta(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
-    """The result of a call. The first end of a call counts. With a `name`, a call that nobody announced is made up.
+    """The result of a call. The first result or error of a call counts. With a `name`, a missing call is added.
 
-    Some frameworks do not say which call a result belongs to: with an empty `id`, it is that of the oldest call with
-    the `name` under the `key` that has none.
+    Some frameworks do not say which call a result belongs to. With an empty `id`, it belongs to the oldest call under
+    the `key` that has this `name` and no result.
     """
 
     id: str
@@ -165,31 +168,42 @@ class ToolError(Struct, frozen=True):
 
 
 class EndCalls(Struct, frozen=True):
-    """Who spoke under the key is done: its calls without a result fail with this text, unless the user was asked."""
+    """Fail the calls under the key that have no result with this text, except those that wait for the user."""
 
     text: str
     key: str = ""
 
 
 class ToolDenied(Struct, frozen=True):
-    """The call is not carried out, because the user refused it."""
+    """The user refused the call, and it does not run."""
 
     id: str
 
 
 class ApprovalRequest(Struct, frozen=True):
-    """Ask the user whether a call may be carried out; the answer is in `chat.approvals` of the next turn.
+    """Ask the user whether a call may run; the answer is in `chat.approvals` of the next turn.
 
-    An empty `id` gets a new one.
+    An empty `id` gets a new one. An empty `call_id` asks about every call of the turn that has no result.
+    """
+
+    id: str = ""
+    call_id: str = ""
+    reason: str = ""
+
+
+class ApprovalResponse(Struct, frozen=True):
+    """Somebody other than the page's user has answered, and the run goes on; a refused call is denied.
+
+    The page was not asked. Clients of AI SDK 7 show the question and the answer.
     """
 
     id: str
     call_id: str
-    reason: str = ""
+    approved: bool
 
 
 class Pause(Struct, frozen=True):
-    """The run waits for the user. Open calls that nobody was asked about go on later, and show this text until then.
+    """The run waits for the user. Open calls that need no approval go on later, and show this text until then.
 
     Without a result they would keep a page from sending the user's answer.
     """
@@ -198,10 +212,10 @@ class Pause(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What a model call used, summed over the message into `metadata.usage`; None is what nobody told.
+    """The usage of one model call, summed over the message into `metadata.usage`; None means unknown.
 
-    `input_tokens` include those that were read from a cache or written to it. Of usages with the same `key`, the last
-    one counts: some providers tell again and again how much it is by now. `extra` are other numbers to sum, such as a
+    `input_tokens` include tokens that were read from a cache or written to it. Of several usages with the same `key`,
+    the last one counts, because some providers report a running total. `extra` holds other numbers to sum, such as a
     cost, each under its name in the metadata.
     """
 
@@ -217,14 +231,14 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class Source(Struct, frozen=True):
-    """A page that the answer is taken from; each address is shown once."""
+    """A web page that the answer cites; each URL is shown once."""
 
     url: str
     title: str = ""
 
 
 class Document(Struct, frozen=True):
-    """A document that the answer is taken from; each is shown once."""
+    """A document that the answer cites; each is shown once."""
 
     title: str
     media_type: str
@@ -232,18 +246,30 @@ class Document(Struct, frozen=True):
 
 
 class File(Struct, frozen=True):
-    """A file that the agent made, by its address or as a data URL."""
+    """A file that the agent made, as a URL or a data URL."""
 
     url: str
     media_type: str
 
 
 class Data(Struct, frozen=True):
-    """Data of the app's own, as `data-<name>`; with an id it replaces the part that has the same one."""
+    """Data of your app, as `data-<name>`; with an id it replaces the part that has the same one.
+
+    `call_id` is the call that it belongs to. An object then gets the field `toolCallId`, with the id that the page has
+    for the call.
+    """
 
     name: str
     data: Any
     id: str = ""
+    transient: bool = False
+    call_id: str = ""
+
+
+class DataBatch(Struct, frozen=True):
+    """Several objects in one part, `data-batch`: each is in `events`, with its name as `type`."""
+
+    batch: tuple[Data, ...]
     transient: bool = False
 
 
@@ -254,15 +280,20 @@ class StructuredOutput(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A model is called: what it says, its calls and their results are a step of the message."""
+    """Start a step: one model call with its text, its tool calls and their results.
+
+    A `lazy` step starts with its first text or call, so an empty one is not shown.
+    """
+
+    lazy: bool = False
 
 
 class SubAgent(Struct, frozen=True):
-    """What a sub-agent says, or what became of it.
+    """An event of a sub-agent, or its status.
 
-    `show` puts it into one part, `data-subagent`, that is replaced in place (`data`), beside the answer as text and
-    calls of its own (`lanes`), or nowhere (`off`). `call_id` is the call that it works for, `parent` the sub-agent
-    that started it. An approval that it asks for is the message's own in any case.
+    `show="data"` collects everything in one part, `data-subagent`, which is replaced in place. `"lanes"` shows its text
+    and calls beside the answer, and `"off"` shows nothing. `call_id` is the call that it works for, `parent` the
+    sub-agent that started it. The page always shows the approvals that it asks for.
     """
 
     id: str
@@ -275,14 +306,14 @@ class SubAgent(Struct, frozen=True):
 
 
 class Handoff(Struct, frozen=True):
-    """Another agent goes on with the conversation, shown as `data-handoff`."""
+    """Another agent takes over the conversation, shown as `data-handoff`."""
 
     to: str
     from_: str = ""
 
 
 class Finish(Struct, frozen=True):
-    """How the message ends once the agent has said everything; calls that wait make it `tool-calls`."""
+    """The finish reason, which is sent after everything else; if calls wait, it is `tool-calls` instead."""
 
     reason: chunks.FinishReason = "stop"
     metadata: Any = None
@@ -304,12 +335,14 @@ AgentEvent: TypeAlias = (
     | ToolDenied
     | EndCalls
     | ApprovalRequest
+    | ApprovalResponse
     | Pause
     | Usage
     | Source
     | Document
     | File
     | Data
+    | DataBatch
     | StructuredOutput
     | Step
     | SubAgent
@@ -318,7 +351,7 @@ AgentEvent: TypeAlias = (
     | chunks.Chunk
     | dict[str, Any]
 )
-"""All that an agent may yield. A chunk is written as it is: as an object, or as the dict that it is on the wire."""
+"""Everything an agent may yield. A chunk, as an object or as its dict on the wire, is sent as it is."""
 
 _Event = TypeVar("_Event", contravariant=True)
 

@@ -22,6 +22,7 @@ from msgspec import UNSET, structs
 from usechat import events as e
 from usechat.errors import AgentError, RemoteProtocolError
 from usechat.protocol import chunks as c
+from usechat.protocol.clients import TYPES
 from usechat.protocol.codec import read_chunk
 from usechat.protocol.state import CLOSED, Call
 from usechat.protocol.tables import UNFINISHED
@@ -39,6 +40,7 @@ STRUCTURED_OUTPUT: Final = "structured-output"
 
 _CHUNKS: Final = cast("tuple[type[c.Chunk], ...]", get_args(c.Chunk))
 _DENIED: Final = ("refused", "denied")
+_ASKABLE: Final = ("available", "approved", "refused")
 # How many characters at its end, and at its beginning, tell a text, and how many pieces of it are kept.
 _END: Final = 64
 _PIECES: Final = 128
@@ -64,12 +66,16 @@ class EventMapper:
         # Dicts of None, since most turns leave these sets empty, and an empty set takes three times as much memory.
         self._continued = dict.fromkeys(self._state.calls)
         # The step in which each call ended, by the id that the agent knows it by.
-        self._ended: dict[str, int] = {}
+        self._ended: dict[str, tuple[int, int]] = {}
+        # How many lazy steps were asked for. The last one may not have begun yet.
+        self._lazy_steps = 0
         # The calls of the continued message whose result may be what a pause said, by the ids of the message.
         self._paused = dict.fromkeys(call.id for call in self._state.here if call.state == "done")
         self._progresses: dict[str, _Progress] = {}
         # The key and the name of each call for which no result came, also of those that `EndCalls` has closed.
         self._waiting: dict[str, tuple[str, str]] = {}
+        # The open calls that are not shown, unless the user is asked about them.
+        self._hidden: dict[str, e.ToolCall] = {}
         self._sources: dict[object, None] = {}
         self._sub_agents: dict[str, _SubAgentPart] = {}
         # The ids of calls inside sub-agents that are in the message, since the user was asked about them.
@@ -131,7 +137,12 @@ class EventMapper:
             return self._whole(event, said, write)
         said.add(event.text)
         chunks = write(event.text, key)
-        return chunks if event.metadata is None else chunks + self._writer.end_part(lane=key, metadata=event.metadata)
+        if event.metadata is None:
+            return chunks
+        if isinstance(event, e.Reasoning):
+            # A provider may encrypt all of its reasoning, and wants it back all the same.
+            chunks += self._writer.begin_reasoning(key)
+        return chunks + self._writer.end_part(lane=key, metadata=event.metadata)
 
     def _whole(self, event: _Spoken, said: "_Said", write: Callable[[str, str], list[c.Chunk]]) -> Iterator[c.Chunk]:
         rest, is_new = said.take(event.text, block=event.block)
@@ -169,6 +180,11 @@ class EventMapper:
     def _tool_call(self, event: e.ToolCall) -> list[c.Chunk]:
         if self._is_repeated(event.id):
             return []
+        if event.hidden:
+            self._hidden.setdefault(event.id, event)
+            self._writer.working[event.id] = None
+            return []
+        event = self._take_hidden(event.id) or event
         self._begin_call(event)
         return self._writer.tool_input(
             event.id,
@@ -187,7 +203,7 @@ class EventMapper:
         self._begin_call(event)
         self._waiting.pop(event.id)
         chunks = self._writer.tool_input_error(event.id, event.name, event.input, event.text, lane=event.key)
-        self._ended[event.id] = self._state.step
+        self._ended[event.id] = self._now
         return chunks
 
     def _progress(self, event: e.ToolProgress) -> list[c.Chunk]:
@@ -216,12 +232,14 @@ class EventMapper:
 
     def _ends(self, event: e.ToolResult | e.ToolError, write: Callable[[str], list[c.Chunk]]) -> Iterator[c.Chunk]:
         call_id = event.id or self._oldest(event.key, event.name)
+        if self._take_hidden(call_id) is not None:
+            return
         call = self._call(call_id) if call_id else None
         if call is None and event.name:
             provider = event.provider_executed
             yield from self._tool_call(e.ToolCall(call_id, event.name, {}, provider_executed=provider, key=event.key))
         self._waiting.pop(call_id, None)
-        if self._is_over(call) or (self._is_anothers(call) and not event.name):
+        if self._is_over(call) or (self._is_anothers(call) and not event.name) or self._is_asked(call):
             return
         # What has no id is another call each time.
         if call_id:
@@ -232,7 +250,7 @@ class EventMapper:
     def _oldest(self, key: str, name: str) -> str:
         """The first of these calls for which no result came, unless it was over before the step that runs."""
         for call_id, about in self._waiting.items():
-            if about == (key, name) and self._ended.get(call_id, self._state.step) == self._state.step:
+            if about == (key, name) and self._ended.get(call_id, self._now) == self._now:
                 return call_id
         return ""
 
@@ -240,22 +258,41 @@ class EventMapper:
         for call_id, (key, _) in self._waiting.items():
             call = self._call(call_id) if key == event.key else None
             if call is not None and call.state not in CLOSED and call.state != "requested":
-                self._ended[call_id] = self._state.step
+                self._ended[call_id] = self._now
                 yield from self._writer.tool_error(call_id, event.text)
 
     def _denied(self, event: e.ToolDenied) -> list[c.Chunk]:
         call = self._call(event.id)
-        if self._is_anothers(call) or self._is_over(call):
+        if self._take_hidden(event.id) is not None or self._is_anothers(call) or self._is_over(call):
             return []
         self._waiting.pop(event.id, None)
         self._note_end(event.id)
         return self._writer.tool_denied(event.id)
 
-    def _approval(self, event: e.ApprovalRequest) -> list[c.Chunk]:
+    def _approval(self, event: e.ApprovalRequest) -> Iterator[c.Chunk]:
+        if not event.call_id:
+            open_calls = [call.id for call in self._state.open_calls() if call.state == "available"]
+            new = [call_id for call_id in open_calls if call_id not in self._continued]
+            for call_id in (*new, *self._hidden):
+                yield from self._approval(structs.replace(event, call_id=call_id))
+            return
+        if hidden := self._take_hidden(event.call_id):
+            yield from self._tool_call(structs.replace(hidden, hidden=False))
         call = self._call(event.call_id)
-        if call is not None and call.state == "requested":
-            return []
-        return self._writer.approval_request(event.call_id, approval_id=event.id or None, reason=event.reason or UNSET)
+        state = "new" if call is None else call.state
+        if state == "requested" or (self._repeats and state not in _ASKABLE):
+            return
+        approval_id = event.id or None
+        yield from self._writer.approval_request(event.call_id, approval_id=approval_id, reason=event.reason or UNSET)
+
+    def _answered(self, event: e.ApprovalResponse) -> Iterator[c.Chunk]:
+        if self._writer.client.takes(TYPES["tool-approval-response"]):
+            asked = list(self._approval(e.ApprovalRequest(event.id, event.call_id)))
+            yield from asked
+            if asked:
+                yield from self._writer.send(c.ToolApprovalResponse(event.id, event.approved))
+        if not event.approved:
+            yield from self._denied(e.ToolDenied(event.call_id))
 
     def _pause(self, event: e.Pause) -> Iterator[c.Chunk]:
         for call in [call for call in self._state.here if call.state == "available"]:
@@ -291,14 +328,24 @@ class EventMapper:
         return self._writer.file(event.url, event.media_type)
 
     def _data(self, event: e.Data) -> list[c.Chunk]:
-        return self._writer.data(event.name, event.data, id=event.id or UNSET, transient=event.transient)
+        return self._writer.data(event.name, self._owned(event), id=event.id or UNSET, transient=event.transient)
+
+    def _batch(self, event: e.DataBatch) -> list[c.Chunk]:
+        events = [{"type": one.name, **self._owned(one)} for one in event.batch]
+        return self._writer.data("batch", {"events": events}, transient=event.transient)
+
+    def _owned(self, event: e.Data) -> Any:
+        if not event.call_id or not isinstance(event.data, Mapping):
+            return event.data
+        return {**cast("Mapping[str, Any]", event.data), "toolCallId": self._writer.wire_id(event.call_id)}
 
     def _output(self, event: e.StructuredOutput) -> list[c.Chunk]:
         return self._writer.data(STRUCTURED_OUTPUT, event.value)
 
-    def _step(self, _: e.Step) -> Iterator[c.Chunk]:
+    def _step(self, event: e.Step) -> Iterator[c.Chunk]:
         yield from self._tell_usage()
-        yield from self._writer.step()
+        self._lazy_steps += event.lazy
+        yield from self._writer.step(lazy=event.lazy)
 
     def _handoff(self, event: e.Handoff) -> list[c.Chunk]:
         return self._writer.data("handoff", {"from": event.from_, "to": event.to})
@@ -359,6 +406,11 @@ class EventMapper:
                 pass
         yield from part.take(event)
 
+    @property
+    def _now(self) -> tuple[int, int]:
+        """The step that runs."""
+        return self._state.step, self._lazy_steps
+
     def _call(self, call_id: str) -> Call | None:
         return self._state.calls.get(self._writer.wire_id(call_id))
 
@@ -374,8 +426,16 @@ class EventMapper:
     def _is_over(self, call: Call | None) -> bool:
         return call is not None and call.state in CLOSED and call.id not in self._paused
 
+    def _is_asked(self, call: Call | None) -> bool:
+        """Whether a framework tells the end of a call that waits for the user."""
+        return call is not None and call.state == "requested" and self._repeats
+
+    def _take_hidden(self, call_id: str) -> e.ToolCall | None:
+        self._writer.working.pop(call_id, None)
+        return self._hidden.pop(call_id, None)
+
     def _note_end(self, call_id: str) -> None:
-        self._ended[call_id] = self._state.step
+        self._ended[call_id] = self._now
         self._paused.pop(self._writer.wire_id(call_id), None)
         self._progresses.pop(call_id, None)
 
@@ -391,7 +451,7 @@ class EventMapper:
             return False
         if call.state not in CLOSED:
             return self._repeats or call.id not in self._continued
-        return self._repeats and (call.id in self._paused or self._ended.get(call_id) == self._state.step)
+        return self._repeats and (call.id in self._paused or self._ended.get(call_id) == self._now)
 
     def _begin_call(self, event: e.ToolInputStart | e.ToolCall | e.ToolInputError) -> None:
         self._ended.pop(event.id, None)
@@ -418,12 +478,14 @@ class EventMapper:
             e.ToolDenied: _denied,
             e.EndCalls: _end_calls,
             e.ApprovalRequest: _approval,
+            e.ApprovalResponse: _answered,
             e.Pause: _pause,
             e.Usage: _used,
             e.Source: _source,
             e.Document: _document,
             e.File: _file,
             e.Data: _data,
+            e.DataBatch: _batch,
             e.StructuredOutput: _output,
             e.Step: _step,
             e.SubAgent: _sub_agent,

@@ -1,14 +1,14 @@
 """The agent node: any agent of usechat as a node of a flow, with the original's events.
 
 An agent node is one `_AgentRun`. It runs a turn of its agent for the node's input, and another one as long as commands
-came in meanwhile. A turn has an `Output` as a served one has, `_AgentEvents`: chunks in, Open Harness events out.
+arrived meanwhile. A turn has an `Output` as a served one has, `_AgentEvents`: chunks in, Open Harness events out.
 
 Threads: the agent may write from any thread, one at a time (`Output.lock`). `_AgentEvents.take` only puts the chunks
 into `_chunks`; they become events in the thread of the event loop, where everything else runs.
 
-A turn ends in one of three ways: the agent returns and `finish` ends the message; the agent's task is cancelled, since
-the node is (`context.cancel`); or something else than the agent's task ended the message (`chat.write.finish()` in a
-thread, a text that failed later), upon which `_halt` cancels the task and sets `halted`, and `_turn` takes the
+A turn ends in one of three ways: the agent returns and `finish` ends the message; the agent's task is cancelled because
+the node is (`context.cancel`); or something other than the agent's task ended the message (`chat.write.finish()` in a
+thread, a text that failed later). In the third case `_halt` cancels the task and sets `halted`, and `_turn` takes the
 cancellation back.
 """
 
@@ -19,48 +19,43 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import chain
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Struct
 
 from usechat.errors import AgentError
-from usechat.events import Mapper
 from usechat.events.mapper import STRUCTURED_OUTPUT
-from usechat.flows.node_runs import RESUME_MESSAGE
-from usechat.flows.nodes import AgentFunction, NodeContext, NodeFunction, without_state
+from usechat.flows.nodes import RESUME_MESSAGE, AgentFunction, NodeContext, NodeFunction
 from usechat.flows.scheduling import Command
-from usechat.integrations import Integration, agent_of, mapper_of
+from usechat.integrations import Integration, agent_of, drive
 from usechat.protocol import chunks as c
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
 from usechat.turns.chat import Chat, Request
 from usechat.turns.output import Output
-from usechat.turns.pump import pump
-from usechat.turns.threads import THREADS
 
 __all__ = ["agent_node"]
 
 _USAGE: Final = ("inputTokens", "outputTokens")
 
-_Mapping: TypeAlias = Callable[[MessageWriter], Mapper[Any]]
-
-# The newest client, so that nothing is changed for the sake of an older one.
+# The newest client, so that nothing is changed for an older one.
 _CLIENT: Final[ClientName] = "v7"
-# After 16 events in a row an agent waits until the page has caught up, and at least for others to run.
+# After 16 events in a row an agent waits until the page has caught up, and other tasks have run.
 _IN_A_ROW: Final = 16
 
 
-def agent_node(agent: object, mapper: _Mapping | None = None, *, last_block: bool = False) -> NodeFunction:
-    """Make a node that runs an agent: any that `create_app` takes. `mapper` is for a function that yields other events.
+def agent_node(agent: object, *, last_block: bool = False) -> NodeFunction:
+    """Make a node that runs an agent: any that `create_app` takes.
 
     The node's input has a `prompt` or `messages` (`{role, content}`, UI messages, or the `{role, text}` of
-    `flow.input.messages`); the rest of it is the body of `chat.request`, and `chat.id` is the node's session. The agent
-    answers commands that come while it answers in another turn. The output is `{text, usage, durationMs, sessionId,
-    numTurns}`, and `sources`, `files`, `data` and `structuredOutput` of an agent that gave some, all as the last turn
-    said them; with `last_block` the text is only its last block. A node that was paused gives what it has, and
-    `paused`.
+    `flow.input.messages`). The rest of the input is the body of `chat.request`, and `chat.id` is the node's session.
+    Commands that arrive while the agent answers get another turn of the agent.
+
+    The output is `{text, usage, durationMs, sessionId, numTurns}`, and `sources`, `files`, `data` and
+    `structuredOutput` if the agent gave some. `text` and these four are those of the last turn; with `last_block`,
+    `text` is only the last block of it. A paused node returns what it has so far, with `paused`.
 
     Raises:
         TypeError: it is no agent.
@@ -68,30 +63,23 @@ def agent_node(agent: object, mapper: _Mapping | None = None, *, last_block: boo
     found = agent_of(agent)
 
     async def run(context: NodeContext, value: dict[str, Any]) -> dict[str, Any]:
-        return await _AgentRun(found, mapper, context, value, last_block=last_block).run()
+        return await _AgentRun(found, context, value, last_block=last_block).run()
 
-    return without_state(AgentFunction(run))
+    return AgentFunction(run)
 
 
 class _AgentRun:
     def __init__(
-        self,
-        agent: Integration[Any],
-        mapper: _Mapping | None,
-        context: NodeContext,
-        value: dict[str, Any],
-        *,
-        last_block: bool,
+        self, agent: Integration[Any], context: NodeContext, value: dict[str, Any], *, last_block: bool
     ) -> None:
         self._last_block = last_block
         self._agent = agent
-        self._mapper = mapper
         self._context = context
         self._rest = {name: value[name] for name in value if name not in ("prompt", "messages")}
         self._prompt: Any = value.get("prompt", value.get("messages"))
         self._messages = _read_messages(value)
         texts = [_text_of(command) for command in context.inbox.drain()]
-        # That the run goes on is no question to the agent.
+        # The message that resumes a run without a message is not for the agent.
         if context.resume_message == RESUME_MESSAGE and RESUME_MESSAGE in texts:
             texts.remove(RESUME_MESSAGE)
         self._messages += map(_user, texts)
@@ -107,7 +95,7 @@ class _AgentRun:
         context.emit({"type": "agent:start", "sessionId": self._session, "prompt": self._prompt})
         try:
             await self._answer()
-        # Whatever an agent raises, also to leave the process, fails its node and nothing else.
+        # Whatever an agent raises, even SystemExit, fails its node and nothing else.
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _this_task().cancelling():
                 return self._cancelled()
@@ -123,7 +111,7 @@ class _AgentRun:
         return output
 
     async def _answer(self) -> None:
-        """Answer the messages, and the commands that come meanwhile, until there is nothing left to answer."""
+        """Answer the messages, then the commands that arrived meanwhile, until none is left."""
         await self._turn()
         while commands := self._context.inbox.drain():
             said = {"type": "text", "text": self._said.text()}
@@ -146,8 +134,7 @@ class _AgentRun:
             client=_CLIENT,
         )
         try:
-            mapper = self._mapper(output.writer) if self._mapper else mapper_of(self._agent, chat, output.writer)
-            await pump(self._agent.run(chat), mapper, output, unused=context.unused, threads=THREADS)
+            await drive(self._agent, chat, output, unused=context.unused)
             output.finish()
         except asyncio.CancelledError:
             if context.cancel.cancelled or not output.halted:
@@ -184,7 +171,7 @@ class _AgentRun:
 
 
 class _Said:
-    """What one turn said, for the node's output. Data that was replaced, or is transient, is left out."""
+    """What one turn said, for the node's output, without data that was replaced or is transient."""
 
     def __init__(self) -> None:
         self.blocks: list[list[str]] = []
@@ -195,7 +182,7 @@ class _Said:
         return "".join(chain.from_iterable(self.blocks[-1:] if last_block else self.blocks))
 
     def add_part(self, chunk: c.SourceUrl | c.SourceDocument | c.File | c.Data) -> dict[str, Any]:
-        """Keep the part, and give the chunk as it is on the wire."""
+        """Keep the part, and return the chunk as it is on the wire."""
         part: dict[str, Any] = msgspec.to_builtins(chunk)
         if not isinstance(chunk, c.Data):
             self.parts["files" if isinstance(chunk, c.File) else "sources"].append(part)
@@ -242,10 +229,10 @@ class _AgentEvents(Output):
         self.set_stopping()
 
     def finish(self) -> None:
-        """End the message; a call without a result fails, since no browser is there to answer it.
+        """End the message; calls without a result fail, since there is no browser to run them.
 
         Raises:
-            AgentError: the agent has ended it with an error.
+            AgentError: the agent ended the message with an error.
         """
         self.write(self.writer.finish)
         self._emit_all()
@@ -253,7 +240,7 @@ class _AgentEvents(Output):
             raise self._failure
 
     def close(self) -> None:
-        """Emit what was said, and nothing after that."""
+        """Emit what the agent said so far, and nothing from now on."""
         self._task = None
         with self.lock:
             self.closed = True
@@ -288,7 +275,7 @@ class _AgentEvents(Output):
             self._loop.call_soon_threadsafe(callback)
 
     def _halt(self) -> None:
-        """Cancel the agent, unless it has ended its message itself."""
+        """Cancel the agent, unless its own task has ended the message."""
         if self._task is not None and self._task is not asyncio.current_task():
             self.halted = True
             self._task.cancel()

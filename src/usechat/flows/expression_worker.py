@@ -1,12 +1,13 @@
-"""Evaluates expressions in a process of its own, where one that never ends, or needs all memory, harms nobody.
+"""Evaluates expressions in a separate process, so that one that never ends or needs all memory does no harm.
 
-`workers` runs this file as a script, with an isolated interpreter. It imports only the standard library and JSONata, so
-that the process is ready in a fifth of a second. Requests and answers are JSON, each behind its length as four bytes.
+`expressions` runs this file as a script, with an isolated interpreter. It imports only the standard library and
+JSONata, so that the process is ready in a fifth of a second. Requests and replies are JSON, each behind its length as
+four bytes.
 
 The process has one thread and does one thing after the other: read a request, set the timer, evaluate, unset the timer,
-write the answer. It ends when its input is closed, when the timer runs out (1 s of processor time; the system sends
-`SIGPROF`, also inside C code), and by a `MemoryError` when it needs more than 256 MB. `workers` imports this file as
-well, for its limits and frames, and `expressions` for its sentences about errors.
+write the reply. It ends when its input is closed, when the timer runs out (1 s of processor time; the system sends
+`SIGPROF`, also inside C code), and by a `MemoryError` when it needs more than 256 MB. `expressions` imports this
+file as well, for its limits, its frames and its error messages.
 """
 
 import json
@@ -31,22 +32,22 @@ MEMORY: Final = 256 * 1024 * 1024
 """The address space of the process, in bytes."""
 
 LARGEST: Final = 4 * 1024 * 1024
-"""The most bytes of JSON that an expression may read, and may give."""
+"""The most bytes of JSON that an expression may read, and may return."""
 
 _DEPTH: Final = 100
 _REASON: Final = 300
 _LENGTH: Final = struct.Struct("!I")
-# From here on, and below the other one, JavaScript writes a number with an exponent.
+# From the first on, and below the second, JavaScript writes a number with an exponent.
 _LONG: Final = Decimal("1e21")
 _SHORT: Final = Decimal("1e-6")
 
 if __name__ == "__main__":
-    # Where the library is; it was started without the paths of the environment.
+    # The path of JSONata: the interpreter runs without the paths of the environment.
     sys.path.append(sys.argv[1])
 
 
 def import_jsonata() -> Any:
-    """Import the library, whose import raises the recursion limit of the whole process tenfold, without that."""
+    """Import JSONata without its side effect: it raises the recursion limit of the process tenfold."""
     limit = sys.getrecursionlimit()
     module = import_module("jsonata")
     sys.setrecursionlimit(limit)
@@ -58,11 +59,11 @@ _NULL: Final = _jsonata.Utils.NULL_VALUE
 
 
 class _RefusedError(Exception):
-    """Its text says what is wrong with an expression, as a sentence."""
+    """An expression is refused; the text is the end of a sentence about it."""
 
 
 def evaluate(text: str, names: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-    """Give `{value}`, `{}` if there is none (which JSONata tells from null), or `{error}`."""
+    """Return `{value}`, `{}` if there is none (which in JSONata differs from null), or `{error}`."""
     try:
         engine = _Engine(text, stack=_DEPTH)
         engine.set_output_convert_nulls(False)
@@ -72,7 +73,7 @@ def evaluate(text: str, names: dict[str, Any], variables: dict[str, Any]) -> dic
         return {} if found is None else {"value": _plain(found)}
     except MemoryError:
         raise
-    # Over some expressions the library raises KeyError, TypeError or RecursionError of its own.
+    # For some expressions JSONata raises KeyError, TypeError or RecursionError.
     except Exception as error:  # noqa: BLE001
         return {"error": failure(text, error)}
 
@@ -85,12 +86,12 @@ def failure(text: str, error: Exception) -> str:
         case RecursionError():
             return f"The expression {text.strip()!r} failed: it is nested too deeply."
         case _:
-            # Some say the whole value that they do not like.
+            # Some errors repeat a whole value.
             return f"The expression {text.strip()!r} failed: {str(error)[:_REASON]}."
 
 
 def read_frame(stream: IO[bytes]) -> bytes | None:
-    """Read what the other side wrote; None if it is gone."""
+    """Read one frame; None at the end of the stream."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -105,7 +106,7 @@ def write_frame(stream: IO[bytes], body: bytes) -> None:
 
 
 def _with_nulls(value: Any) -> Any:
-    """The value with the library's null, since None is to it what is not there."""
+    """The value with JSONata's null, because its None means that there is no value."""
     match value:
         case dict():
             return {name: _with_nulls(child) for name, child in cast("dict[str, Any]", value).items()}
@@ -126,7 +127,7 @@ def _plain(value: Any) -> Any:
         case _ if value is _NULL:
             return None
         case _:
-            raise _RefusedError("gives a function instead of a value.")
+            raise _RefusedError("returns a function instead of a value.")
 
 
 def _refuse_eval(*_: Any) -> NoReturn:
@@ -134,7 +135,7 @@ def _refuse_eval(*_: Any) -> NoReturn:
 
 
 class _Engine(_jsonata.Jsonata):
-    """The library with the operators of JSONata 2.1 where its own differ."""
+    """The Python library, with the operators of JSONata 2.1 where its own differ."""
 
     def evaluate_numeric_expression(self, lhs: Any, rhs: Any, op: str) -> Any:
         found: Any = _jsonata.Jsonata.evaluate_numeric_expression(self, lhs, rhs, op)
@@ -146,7 +147,7 @@ class _Engine(_jsonata.Jsonata):
 
 
 class _Signature(_jsonata.Signature):
-    """A signature to which null is a value, and not the same as no value at all."""
+    """A signature for which null is a value."""
 
     def get_symbol(self, value: Any) -> str:
         return "l" if value is _NULL else _jsonata.Signature.get_symbol(self, value)
@@ -170,7 +171,7 @@ class _Functions(_jsonata.Functions):
         if comparator is None:
             kinds = {str if isinstance(value, str) else float if _is_number(value) else None for value in values}
             if None in kinds or len(kinds) > 1:
-                raise _RefusedError("sorts values that are neither all numbers nor all texts.")
+                raise _RefusedError("sorts values that are neither all numbers nor all strings.")
             return sorted(values)
         return _merge_sorted(values, lambda left, right: _truthy(_Functions.func_apply(comparator, [left, right])))
 
@@ -189,7 +190,7 @@ class _Functions(_jsonata.Functions):
 
 
 def _mended(function: Any) -> Any:
-    """A copy of a function, as others in this process may use the library as it is."""
+    """A corrected copy of a function: other code of this process may use the library's own."""
     function = copy(function)
     function.signature = copy(function.signature)
     function.signature.__class__ = _Signature
@@ -198,7 +199,7 @@ def _mended(function: Any) -> Any:
 
 
 def _frame() -> Any:
-    """What expressions find around them: the functions."""
+    """The environment of all expressions: the functions."""
     frame = _jsonata.Jsonata.Frame(None)
     for name, function in _jsonata.Jsonata.static_frame.bindings.items():
         frame.bind(name, _mended(function))
@@ -246,7 +247,7 @@ def _replaced(text: str, pattern: Any, replacement: Any, most: int) -> str:
         if number >= most:
             break
         if not found[0]:
-            raise _RefusedError("has a regular expression that matches an empty text.")
+            raise _RefusedError("has a regular expression that matches an empty string.")
         pieces += text[position : found.start()], _replacement(found, replacement)
         position = found.end()
     return "".join([*pieces, text[position:]])
@@ -259,12 +260,12 @@ def _replacement(found: re.Match[str], replacement: Any) -> str:
     match = {"match": found[0], "start": found.start(), "end": found.end(), "groups": groups}
     result = _Functions.func_apply(replacement, [match])
     if not isinstance(result, str):
-        raise _RefusedError("calls $replace with a function that does not give a text.")
+        raise _RefusedError("calls $replace with a function that does not return a string.")
     return result
 
 
 def _substitute(dollar: re.Match[str], whole: str, groups: list[str]) -> str:
-    """What `$0`, `$1`, `$$` or `$` stands for; of `$12` the 2 is text if there are no twelve groups."""
+    """The value of `$0`, `$1`, `$$` or `$`; the 2 of `$12` is text if there are fewer than twelve groups."""
     name = dollar[1]
     if name in (None, "$"):
         return "$"
@@ -278,7 +279,7 @@ def _substitute(dollar: re.Match[str], whole: str, groups: list[str]) -> str:
 
 
 def _json_text(value: Any, line: str) -> str:
-    """The value as `JSON.stringify` writes it; `line` is what begins a line, if it is to have any."""
+    """The value as `JSON.stringify` writes it; `line` begins each line, or is empty to write just one."""
     inner, colon = (f"{line}  ", ": ") if line else ("", ":")
     match value:
         case bool() | str() | None:
@@ -314,8 +315,8 @@ def _answer(request: bytes) -> bytes:
     try:
         body = json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:
-        body = _error(asked["text"], "gives something that JSON cannot hold.")
-    return body if len(body) <= LARGEST else _error(asked["text"], f"gives more than {LARGEST >> 20} MB.")
+        body = _error(asked["text"], "returns a value that JSON cannot hold.")
+    return body if len(body) <= LARGEST else _error(asked["text"], f"returns more than {LARGEST >> 20} MB.")
 
 
 def _error(text: str, sentence: str) -> bytes:
@@ -323,7 +324,7 @@ def _error(text: str, sentence: str) -> bytes:
 
 
 def _limit_memory() -> None:
-    # Neither is there on every system; there the time limit has to do.
+    # Not every system has these limits. The time limit remains.
     with suppress(ImportError, OSError, ValueError):
         limits = import_module("resource")
         limits.setrlimit(limits.RLIMIT_AS, (MEMORY, MEMORY))
@@ -339,7 +340,7 @@ def _limit_time(seconds: float) -> None:
 
 def _serve() -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    # The library prints now and then.
+    # JSONata sometimes prints.
     sys.stdout = sys.stderr
     _limit_memory()
     while (request := read_frame(requests)) is not None:

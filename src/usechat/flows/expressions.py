@@ -2,24 +2,46 @@
 
 Expressions are the flow author's, values may be a stranger's. So a value is only ever data here: a binding inside a
 value is not filled in, and `$eval`, which would run a value, is refused. This process looks up paths of names, literals
-and variables itself. Other processes evaluate everything else, with limits (`workers`), so that no value can make
-this one stand still.
+and variables itself. Worker processes evaluate everything else, with limits, so that no value can make this one stand
+still (`expression_worker`).
+
+A worker is idle, asked, or ended. `Workers.evaluate` runs in any event loop, and `_ask` in one of `size` threads, which
+takes an idle worker or starts one, writes the request and reads the reply. Then one of these happens:
+
+- The reply comes in time: the worker is idle again.
+- The worker ends by itself, over its limit of processor time or memory: the thread finds its pipe closed.
+- `timeout` passes, or the caller is cancelled: `evaluate` kills the worker, and the thread finds its pipe closed.
+
+`_lock` guards `_all`, `_idle` and the `taken` of each call. `taken` holds the worker while it is asked, for `evaluate`
+to kill. The thread, after it has the reply, and `evaluate`, when it gives up, both look at `_all` and `taken` under the
+lock: so an idle worker is never killed, and a killed one never idle. A thread that finds its worker gone from `_all`
+ends it.
 """
 
+import asyncio
+import atexit
+import os
 import re
+import subprocess
+import sys
+import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, cast
+from pathlib import Path
+from typing import IO, Any, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from usechat.errors import UsechatError
-from usechat.flows.expression_worker import failure, import_jsonata
-from usechat.flows.workers import WORKERS, WorkerError
+from usechat.flows import expression_worker
+from usechat.flows.expression_worker import CPU_SECONDS, LARGEST, MEMORY, import_jsonata, read_frame, write_frame
+from usechat.turns.threads import Threads
 
 __all__ = [
+    "OPERATORS",
+    "WORKERS",
     "Check",
     "Condition",
     "Expression",
@@ -27,23 +49,32 @@ __all__ = [
     "Parsed",
     "Scope",
     "Template",
+    "Worker",
+    "Workers",
     "condition",
     "parse",
     "template",
 ]
 
 _jsonata: Final = import_jsonata()
+# Without the paths and the start-up files of the environment: the process needs the standard library and JSONata.
+_LIBRARY: Final = str(Path(_jsonata.__file__).parents[1])
+_COMMAND: Final = (sys.executable, "-I", "-S", str(expression_worker.__file__), _LIBRARY)
+_SIZE: Final = 4
+_TIMEOUT_SECONDS: Final = 20.0
 _BINDING: Final = "{{"
 # From here on JavaScript writes a whole number with an exponent.
 _LONG: Final = 1e21
 _ELSEWHERE: Final = object()
-_OPERATORS: Final = ("equals", "not", "and", "or")
-# These take the context for an argument that is missing, although they have another one.
+OPERATORS: Final = ("equals", "not", "and", "or")
+"""The names of a condition that is a tree."""
+
+# With one argument, these functions take the context as the other one.
 _WANT_TWO: Final = ("each", "lookup", "sift")
-# These never take the context, although they may be called without arguments.
+# Without arguments, these functions do not take the context.
 _WANT_NONE: Final = ("millis", "now", "random")
 _LITERALS: Final = ("number", "string", "value")
-# The parts of each kind of expression that see the same names as the whole.
+# The parts of each kind of expression that have the same context as the whole.
 _PARTS: Final[dict[str, tuple[str, ...]]] = {
     "apply": ("lhs", "rhs"),
     "binary": ("lhs", "rhs"),
@@ -63,15 +94,143 @@ _PARTS: Final[dict[str, tuple[str, ...]]] = {
 
 
 class ExpressionError(UsechatError):
-    """An expression that is wrong, or that failed over the values it was given.
+    """An expression is wrong, or failed with the values that it read.
 
-    `place` is where it stands within the value or the tree that it was found in.
+    `place` is its path within the value or the condition that contains it.
     """
 
     def __init__(self, problem: str, *, remedy: str = "Correct the expression (JSONata).") -> None:
         super().__init__(problem)
         self.remedy = remedy
         self.place = ""
+
+
+class Worker:
+    """One process. It ends when its input is closed, and so when this process ends."""
+
+    def __init__(self) -> None:
+        # A group of its own: a Ctrl-C in the terminal is for the server, which may still want to finish a run.
+        self.process = subprocess.Popen(  # noqa: S603
+            _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
+        )
+        self._requests = cast("IO[bytes]", self.process.stdin)
+        self._replies = cast("IO[bytes]", self.process.stdout)
+
+    def ask(self, request: bytes) -> bytes | None:
+        """The reply, or None if the process ended over the request. This waits, so call it in a thread."""
+        with suppress(OSError, ValueError):
+            write_frame(self._requests, request)
+            return read_frame(self._replies)
+        return None
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the pipes, so that the process ends as soon as it has nothing to do."""
+        for pipe in (self._requests, self._replies):
+            # `close` writes what is still buffered, and the process may be gone.
+            with suppress(OSError):
+                pipe.close()
+
+
+class Workers:
+    """Up to `size` workers for all runs of this process, of any thread and event loop."""
+
+    def __init__(self, size: int = _SIZE, timeout: float = _TIMEOUT_SECONDS) -> None:
+        self._size = size
+        self._timeout = timeout
+        self._all: set[Worker] = set()
+        self.forget()
+
+    @property
+    def alive(self) -> list[Worker]:
+        with self._lock:
+            return list(self._all)
+
+    def forget(self) -> None:
+        """Start afresh in a forked process, which has none of the threads and children of its parent."""
+        for worker in self._all:
+            worker.let_go()
+            worker.process.returncode = 0
+        self._threads = Threads(self._size)
+        self._lock = threading.Lock()
+        self._all = set()
+        self._idle: list[Worker] = []
+
+    def end(self) -> None:
+        with self._lock:
+            ending, self._idle, self._all = self._all, [], set()
+        for worker in ending:
+            worker.end()
+
+    async def evaluate(self, text: str, names: Mapping[str, Any], variables: Mapping[str, Any]) -> Any:
+        """Let the next free worker evaluate an expression; UNSET if it finds nothing.
+
+        Raises:
+            ExpressionError: it failed, took too long, or needed too much memory.
+        """
+
+        def error(reason: str) -> ExpressionError:
+            return ExpressionError(f"The expression {text.strip()!r} {reason}")
+
+        body = msgspec.json.encode({"text": text, "names": names, "variables": variables})
+        if len(body) > LARGEST:
+            raise error(f"reads more than {LARGEST >> 20} MB.")
+        taken: list[Worker] = []
+        try:
+            async with asyncio.timeout(self._timeout):
+                reply = await self._threads.run(self._ask, body, taken)
+        except TimeoutError as failed:
+            raise error(f"did not end within {self._timeout:g} s.") from failed
+        except (OSError, RuntimeError) as failed:
+            raise error("could not be evaluated: the system cannot start another process.") from failed
+        finally:
+            # Empty if the worker has replied.
+            with self._lock:
+                for worker in taken:
+                    self._all.discard(worker)
+                    worker.process.kill()
+        if reply is None:
+            raise error(f"took longer than {CPU_SECONDS:g} s, or needed more than {MEMORY >> 20} MB.")
+        found = msgspec.json.decode(reply)
+        if "error" in found:
+            raise ExpressionError(found["error"])
+        return found.get("value", UNSET)
+
+    def _ask(self, body: bytes, taken: list[Worker]) -> bytes | None:
+        worker = self._take() or Worker()
+        with self._lock:
+            self._all.add(worker)
+            taken.append(worker)
+        reply = worker.ask(body)
+        with self._lock:
+            if reply is not None and worker in self._all:
+                self._idle.append(worker)
+                taken.clear()
+                return reply
+            self._all.discard(worker)
+        worker.end()
+        return None
+
+    def _take(self) -> Worker | None:
+        while True:
+            with self._lock:
+                worker = self._idle.pop() if self._idle else None
+                if worker is None or worker.process.poll() is None:
+                    return worker
+                # Something else has killed it.
+                self._all.discard(worker)
+            worker.end()
+
+
+WORKERS: Final = Workers()
+
+atexit.register(WORKERS.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=WORKERS.forget)
 
 
 class Scope(Struct, frozen=True):
@@ -82,11 +241,11 @@ class Scope(Struct, frozen=True):
 
 
 class Parsed(Struct, frozen=True):
-    """What an expression is, before it is evaluated.
+    """A parsed expression.
 
-    `path` is set if it is nothing but names (`a.b.c`), `variable` if it is one (`$iteration`), `literal` if it is
-    `true`, a number or a text. `heads` are the first names of its paths that begin at the top, each with the name that
-    follows; `whole` says that it may read all that is there.
+    `path` is set if it consists of names only (`a.b.c`), `variable` if it is a variable (`$iteration`), `literal` if it
+    is `true`, a number or a string. `heads` has the first name of each path that begins at the top, with the name after
+    it; `whole` says that the expression may read everything.
     """
 
     path: tuple[str, ...] | None
@@ -99,7 +258,7 @@ class Parsed(Struct, frozen=True):
 Condition: TypeAlias = Callable[[Scope], Awaitable[bool]]
 Template: TypeAlias = Callable[[Scope], Awaitable[Any]]
 Check: TypeAlias = Callable[[Parsed], None]
-"""Sees each expression before it is used, and raises an `ExpressionError` over one that cannot be meant."""
+"""Checks each expression when it is compiled, and raises an `ExpressionError` if it cannot be right."""
 
 
 def _unchecked(_parsed: Parsed) -> None:
@@ -108,7 +267,7 @@ def _unchecked(_parsed: Parsed) -> None:
 
 class Expression:
     def __init__(self, text: str, check: Check = _unchecked) -> None:
-        """Check the expression; if it is wrong, raise an `ExpressionError`."""
+        """Check the expression, and raise an `ExpressionError` if it is wrong."""
         self.text = text
         try:
             self._parsed = parse(text)
@@ -117,16 +276,21 @@ class Expression:
         check(self._parsed)
 
     async def evaluate(self, scope: Scope) -> Any:
-        """The value as a copy; UNSET for what is not there, which JSONata tells from null.
+        """A copy of the value; UNSET if there is none, which in JSONata differs from null.
 
         Raises:
             ExpressionError: it failed, took too long, or needed too much memory.
         """
         found = self._look_up(scope)
-        return await self._ask(scope) if found is _ELSEWHERE else found
+        if found is not _ELSEWHERE:
+            return found
+        names = scope.names
+        if not self._parsed.whole:
+            names = {name: names[name] for name, _ in self._parsed.heads if name in names}
+        return await WORKERS.evaluate(self.text, names, scope.variables)
 
     def _look_up(self, scope: Scope) -> Any:
-        """The value, if that takes no more than to look it up."""
+        """The value if it can be looked up without JSONata, or `_ELSEWHERE`."""
         parsed = self._parsed
         if parsed.literal is not UNSET:
             return parsed.literal
@@ -137,28 +301,16 @@ class Expression:
         found: Any = scope.names
         for name in parsed.path:
             if isinstance(found, list):
-                # The rest of the path counts for each item.
+                # JSONata applies the rest of the path to each item.
                 return _ELSEWHERE
             if not isinstance(found, Mapping) or name not in found:
                 return UNSET
             found = cast("Mapping[str, Any]", found)[name]
         return msgspec.to_builtins(found)
 
-    async def _ask(self, scope: Scope) -> Any:
-        names = scope.names
-        if not self._parsed.whole:
-            names = {name: names[name] for name, _ in self._parsed.heads if name in names}
-        try:
-            answer = await WORKERS.ask({"text": self.text, "names": names, "variables": scope.variables})
-        except WorkerError as error:
-            raise ExpressionError(f"The expression {self.text.strip()!r} {error}") from error
-        if "error" in answer:
-            raise ExpressionError(answer["error"])
-        return answer.get("value", UNSET)
-
 
 def condition(when: str | Mapping[str, Any] | None, check: Check = _unchecked) -> Condition:
-    """Make the condition that a `when` stands for; none at all is true.
+    """Compile a `when`; a missing one is true.
 
     Raises:
         ExpressionError: it is wrong.
@@ -173,7 +325,7 @@ def _tree(when: Any, check: Check, step: str = "") -> Any:
         match when:
             case str():
                 return Expression(when, check)
-            case dict() if sum(operator in when for operator in _OPERATORS) != 1:
+            case dict() if sum(operator in when for operator in OPERATORS) != 1:
                 pass
             case {"equals": {"var": str(var), "value": value}}:
                 with _at(".equals.var"):
@@ -215,7 +367,7 @@ async def _holds(tree: Any, scope: Scope) -> bool:
 
 
 def template(value: Any, check: Check = _unchecked) -> Template:
-    """Make what fills the bindings in a value of the flow; it gives UNSET if the value is a binding that finds nothing.
+    """Compile the bindings in a value of the flow. The result is UNSET if the value is a binding that finds nothing.
 
     Raises:
         ExpressionError: one of its expressions is wrong.
@@ -290,7 +442,7 @@ def _pieces(text: str, check: Check) -> Iterator[str | Expression]:
 
 
 def _first_binding(text: str) -> tuple[str, str]:
-    """The expression up to the first `}}` that is not its own, and what follows."""
+    """The expression up to the first `}}` that is not part of it, and the text after that."""
     failures: list[ValueError] = []
     for end in re.finditer(r"(?=\}\})", text):
         try:
@@ -340,7 +492,7 @@ def parse(text: str) -> Parsed:
         reads.top(tree)
     # Over some wrong expressions the library raises KeyError, TypeError or RecursionError of its own.
     except Exception as error:
-        raise ValueError(failure(text, error)) from error
+        raise ValueError(expression_worker.failure(text, error)) from error
     return Parsed(
         _path(tree),
         tree.value if tree.type == "variable" and tree.value not in ("", "$") and _is_bare(tree) else None,
@@ -358,20 +510,20 @@ def _path(tree: Any) -> tuple[str, ...] | None:
 
 
 def _is_bare(symbol: Any) -> bool:
-    """Whether nothing is done to what the symbol gives: no filter, group, index or variable, and no `[]`."""
+    """Whether the symbol has no filter, group, index, variable or `[]`."""
     marks = ("stages", "predicate", "group", "focus", "index", "tuple", "ancestor", "keep_array", "consarray")
     return not any(getattr(symbol, mark, None) for mark in marks)
 
 
 class _Reads:
-    """Goes through the tree of an expression; what it does not know may read everything."""
+    """Finds the names that an expression reads. A kind of symbol that it does not know may read everything."""
 
     def __init__(self) -> None:
         self.heads: set[tuple[str, str | None]] = set()
         self.whole = False
 
     def top(self, symbol: Any) -> None:
-        """Look at an expression that sees the names at the top."""
+        """Visit an expression whose context is the top."""
         self._within([getattr(symbol, name, None) for name in ("stages", "predicate", "group")])
         if symbol.type == "path":
             self._path(symbol.steps)
@@ -392,19 +544,19 @@ class _Reads:
             self._within(first)
         else:
             self.top(first)
-        # A step with a variable (`a@$v.b`) leaves the next one where it was itself.
+        # After a step with a variable (`a@$v.b`), the next step has the same context as this one.
         self.whole = self.whole or any(step.focus is not None for step in steps)
         self._within(rest)
 
     def _within(self, inner: Any) -> None:
-        """Look for a way back to the top, in expressions that see something else."""
+        """Look for a way back to the top in expressions with another context."""
         for symbol in _symbols(inner, set()):
             if symbol.type == "parent" or (symbol.type == "variable" and symbol.value == "$"):
                 self.whole = True
 
 
 def _takes_all(symbol: Any) -> bool:
-    """Whether the expression takes all that it sees, by `$` or as the argument that a function is not given."""
+    """Whether the expression reads its whole context, by `$` or as a function's missing argument."""
     match symbol.type:
         case "variable":
             return symbol.value in ("", "$")
@@ -429,7 +581,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def _symbols(value: Any, seen: set[int]) -> Iterator[Any]:
-    """All symbols within; some of them have a way back to the one that holds them."""
+    """All symbols within a symbol, some of which refer back to it."""
     for symbol in _flat(value):
         if id(symbol) not in seen:
             seen.add(id(symbol))

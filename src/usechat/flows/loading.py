@@ -10,21 +10,20 @@ import msgspec
 import yaml
 
 from usechat.errors import FlowError
-from usechat.flows.plan import Plan
-from usechat.flows.spec import Flow, FlowFile, line_of, read_flow
+from usechat.flows.spec import Flow, FlowFile, Plan, line_of, read_flow
 
 __all__ = ["load_flow", "parse_flow"]
 
-# How many values a file may stand for, with those that its aliases repeat.
-_MOST: Final = 100_000
-# How deep its values may be nested.
-_DEEPEST: Final = 100
-# Up to here each whole number is a float.
+# Values of a file with all aliases written out.
+_MAX_VALUES: Final = 100_000
+_MAX_DEPTH: Final = 100
+# Below this, a float holds every whole number exactly.
 _EXACT: Final = 2**53
 _QUOTED: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""")
 
 _TAG: Final = "tag:yaml.org,2002:"
-# What a plain text stands for in YAML 1.2 (its core schema), by what it may begin with. YAML 1.1 reads more into texts.
+# How YAML 1.2 (its core schema) reads unquoted text: the pattern of each type, and its first characters. PyYAML reads
+# YAML 1.1, in which `yes`, `12:30` and `2026-01-02` are not text.
 _PLAIN: Final[dict[str, tuple[re.Pattern[str], str]]] = {
     "null": (re.compile(r"~|null|Null|NULL|"), "~nN"),
     "bool": (re.compile(r"true|True|TRUE|false|False|FALSE"), "tTfF"),
@@ -35,7 +34,7 @@ _PLAIN: Final[dict[str, tuple[re.Pattern[str], str]]] = {
         ),
         "-+.0123456789",
     ),
-    # Not of YAML 1.2, but of many files.
+    # Not in YAML 1.2, but in many files.
     "merge": (re.compile("<<"), "<"),
 }
 
@@ -58,10 +57,12 @@ def load_flow(path: str | Path) -> Flow:
 
 
 def parse_flow(text: str, *, file: str = "flow") -> Flow:
-    """Read a flow from the text of a YAML file; `file` is how errors call it.
+    """Read a flow from the text of a YAML file; `file` is its name in errors.
+
+    What may be a mistake is logged.
 
     Raises:
-        FlowError: it is not a flow, or not one that could run. What is only odd is logged.
+        FlowError: it is not a flow, or not one that could run.
     """
     lines: dict[str, int] = {"": 1}
     try:
@@ -78,13 +79,13 @@ def parse_flow(text: str, *, file: str = "flow") -> Flow:
 
 def _read_yaml(text: str, lines: dict[str, int]) -> Any:
     try:
-        # The types of the library do not say what these methods take and give.
+        # PyYAML has no types for these methods.
         loader = cast("Any", _Loader(text))
         document = loader.get_single_node()
         if document is None:
             raise FlowError("The file is empty.", remedy="Write a flow: `name`, `nodes` and `edges`.")
         lines.update(_places(document, "", text))
-        # YAML knows dates and sets, JSON does not.
+        # YAML has dates and sets, JSON does not.
         return msgspec.to_builtins(loader.construct_document(document), str_keys=True)
     except yaml.MarkedYAMLError as error:
         raise _not_yaml(error, text.splitlines()) from error
@@ -93,7 +94,7 @@ def _read_yaml(text: str, lines: dict[str, int]) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML 1.2, and counts the values that the file stands for: a few aliases of aliases stand for billions."""
+    """Reads YAML 1.2, and counts values with aliases written out: a few aliases of aliases make billions of values."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -104,20 +105,20 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
         try:
             return cast("Any", super()).construct_object(node, deep)
-        # The library does not look whether the text is one that the tag is for.
+        # PyYAML does not check that the text fits the tag.
         except (AttributeError, KeyError, ValueError) as error:
-            tag = str(node.tag).replace(_TAG, "!!")
-            raise yaml.constructor.ConstructorError(None, None, f"this is no {tag}", node.start_mark) from error
+            problem = f"this is not a valid {str(node.tag).replace(_TAG, '!!')}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        # The types of the library do not say what these methods give.
+        # PyYAML has no types for these methods.
         loader = cast("Any", self)
         alias, line = loader.check_event(yaml.AliasEvent), loader.peek_event().start_mark.line + 1
         before = self._count
         self._depth += 1
-        if self._depth > _DEEPEST:
-            problem = f"The values are nested more than {_DEEPEST} deep."
-            raise FlowError(problem, remedy="Write them flatter.", line=line)
+        if self._depth > _MAX_DEPTH:
+            problem = f"Values are nested more than {_MAX_DEPTH} levels deep."
+            raise FlowError(problem, remedy="Nest them less deeply.", line=line)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if not alias:
@@ -126,10 +127,10 @@ class _Loader(yaml.SafeLoader):
         elif id(node) in self._sizes:
             self._count += self._sizes[id(node)]
         else:
-            raise FlowError("An alias stands within the value that it repeats.", remedy="Write it out.", line=line)
-        if self._count > _MOST:
-            problem = f"With what its aliases repeat, the file has more than {_MOST:,} values."
-            raise FlowError(problem, remedy="Write less, or repeat less.", line=line)
+            raise FlowError("An alias is inside the value that it repeats.", remedy="Write the value out.", line=line)
+        if self._count > _MAX_VALUES:
+            problem = f"With all aliases written out, the file has more than {_MAX_VALUES:,} values."
+            raise FlowError(problem, remedy="Use fewer aliases.", line=line)
         return node
 
 
@@ -155,18 +156,18 @@ def _construct_text(_loader: _Loader, node: yaml.ScalarNode) -> str:
 
 
 def _prepare() -> None:
-    # The types of the library do not say what these methods take.
+    # PyYAML has no types for these methods.
     loader = cast("Any", _Loader)
-    # In place of those of YAML 1.1.
+    # Without those of YAML 1.1.
     loader.yaml_implicit_resolvers = {}
     for name, (pattern, first) in _PLAIN.items():
-        # The library looks only at the beginning.
+        # PyYAML only matches the beginning.
         whole = re.compile(f"(?:{pattern.pattern})$(?!\\n)")
         loader.add_implicit_resolver(_TAG + name, whole, [*first, ""] if name == "null" else list(first))
     loader.add_constructor(f"{_TAG}bool", _construct_bool)
     loader.add_constructor(f"{_TAG}int", _construct_number)
     loader.add_constructor(f"{_TAG}float", _construct_number)
-    # As the name of a field it is never constructed.
+    # Used only for `<<` as a value: as a field name it is merged.
     loader.add_constructor(f"{_TAG}merge", _construct_text)
 
 
@@ -176,9 +177,7 @@ _prepare()
 def _not_yaml(error: yaml.MarkedYAMLError, lines: list[str]) -> FlowError:
     for mark in (error.problem_mark, error.context_mark):
         if mark is not None and mark.line < len(lines) and "{{" in _QUOTED.sub("", lines[mark.line]):
-            return FlowError(
-                "A binding stands here without quotes.", remedy="Write the whole text in quotes.", line=mark.line + 1
-            )
+            return FlowError("This binding needs quotes.", remedy="Write the whole text in quotes.", line=mark.line + 1)
     mark = error.problem_mark or error.context_mark
     problem = f"This is not YAML: {error.problem or error.context}."
     line = mark.line + 1 if mark is not None else None
@@ -200,17 +199,17 @@ def _members(node: yaml.MappingNode, path: str, text: str) -> Iterator[tuple[str
     for key, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
         name, line = str(key.value), key.start_mark.line + 1
         if isinstance(key, yaml.MappingNode):
-            # Braces within braces are an object as the name of another.
+            # In YAML, `{{ name }}` is an object with an object as its field name.
             written = text[node.start_mark.index : node.end_mark.index]
-            problem = f"A binding stands here without quotes: {written}."
+            problem = f"This binding needs quotes: {written}."
             quote = "'" if '"' in written else '"'
             raise FlowError(problem, remedy=f"Write {quote}{written}{quote}.", line=line)
         if key.tag in (f"{_TAG}bool", f"{_TAG}null"):
             written = text[key.start_mark.index : key.end_mark.index] or "nothing"
-            problem = f"The name of a field is a text, and not {written}."
+            problem = f"A field name must be a string, not {written}."
             raise FlowError(problem, remedy="Write it in quotes.", line=line)
         if name in names:
-            raise FlowError(f"`{name}` stands here twice.", remedy="Remove one of the two.", line=line)
+            raise FlowError(f"The field `{name}` is given twice.", remedy="Remove one of the two.", line=line)
         names.add(name)
         child = f"{path}.{name}" if path else name
         yield child, line

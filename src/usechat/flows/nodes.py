@@ -1,7 +1,7 @@
-"""Nodes: what a node function gets while it runs, the node types that every flow has, and checks of node functions.
+"""Nodes: the context of a node function, the node types that every flow has, and checks of node functions.
 
-All of it belongs to the thread of the event loop. A `NodeContext` is for one attempt. When the attempt is over,
-`close` cuts it off from the run: a function that goes on in spite of being cancelled changes nothing any more.
+Everything here runs in the thread of the event loop. A `NodeContext` is for one attempt. When the attempt is over,
+`close` cuts it off from the run: a function that ignores its cancellation changes nothing any more.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from usechat.turns.threads import is_any
 
 __all__ = [
     "BUILT_IN",
+    "RESUME_MESSAGE",
     "AgentFunction",
     "Cancel",
     "CancelReason",
@@ -37,6 +38,9 @@ __all__ = [
 _Node = TypeVar("_Node", bound=Callable[..., Awaitable[Any]])
 CancelReason: TypeAlias = Literal["pause", "abort", "timeout"]
 
+RESUME_MESSAGE: Final = "continue"
+"""The message of a `resume` command without one."""
+
 # Only the runtime emits events of these types.
 _OF_THE_RUNTIME: Final = ("flow:", "node:", "edge:", "loop:", "command:", "runtime:")
 
@@ -44,15 +48,15 @@ _log = logging.getLogger("usechat")
 
 
 def as_json(value: object) -> Any:
-    """Copy any value as plain JSON, so that later changes of the original do not reach the run."""
+    """Copy any value as plain JSON, so that later changes to the value do not reach the run."""
     return plain(value, sys.maxsize)
 
 
 class Cancel:
-    """Whether and why the node is to end.
+    """Whether and why the node has to end.
 
-    The node's task is cancelled as well, so most nodes need nothing of this. One that is paused may catch the
-    `CancelledError` and return what it has so far.
+    The node's task is cancelled as well, so most nodes do not need this. A paused node may catch the `CancelledError`
+    and return what it has so far.
     """
 
     def __init__(self) -> None:
@@ -64,7 +68,7 @@ class Cancel:
         return self.reason is not None
 
     def on_cancel(self, listener: Callable[[], object]) -> Callable[[], None]:
-        """Call the listener when the node is to end, or at once if it already is; the result takes it off again."""
+        """Call the listener when the node has to end, or now if it already has to; the result removes it."""
         if self.cancelled:
             _call(listener)
             return lambda: None
@@ -72,12 +76,12 @@ class Cancel:
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     def raise_if_cancelled(self) -> None:
-        """Raise `CancelledError` if the node is to end."""
+        """Raise `CancelledError` if the node has to end."""
         if self.cancelled:
             raise asyncio.CancelledError(f"Cancelled: {self.reason}")
 
     def cancel(self, reason: CancelReason) -> None:
-        """Tell the node to end; the first reason counts."""
+        """Cancel the node; the first reason counts."""
         if self.cancelled:
             return
         self.reason = reason
@@ -89,13 +93,13 @@ class Cancel:
 def _call(listener: Callable[[], object]) -> None:
     try:
         listener()
-    # A listener is the node author's: it must neither keep the others from being called nor end the process.
+    # The listener is the node author's: its error must neither skip the other listeners nor end the process.
     except BaseException:  # noqa: BLE001
         _log.exception("a listener of a cancelled node failed")
 
 
 class Inbox:
-    """The `send` and `reply` commands for one invocation of a node, in the order in which they came."""
+    """The `send` and `reply` commands for one invocation of a node, in the order of their arrival."""
 
     def __init__(self) -> None:
         self._commands: deque[Command] = deque()
@@ -108,7 +112,7 @@ class Inbox:
         return self._readers > 0
 
     async def next(self) -> Command:
-        """The next command, as soon as there is one."""
+        """Wait for the next command."""
         self._readers += 1
         try:
             while not self._commands:
@@ -133,7 +137,7 @@ class Inbox:
 
 
 class State:
-    """The state of a run, by dot paths (`plan.steps`). It gives and takes copies; once closed, it ignores changes."""
+    """The state of a run, by dot paths (`plan.steps`). It copies values in and out; once closed, it ignores changes."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
@@ -149,10 +153,10 @@ class State:
         return as_json(found)
 
     def set(self, path: str, value: Any) -> None:
-        """Put a value at the path, making the objects on the way.
+        """Set the value at the path, and create the objects on the way.
 
         Raises:
-            TypeError: the whole state is to be something else than an object.
+            TypeError: the path is empty, and the value is not an object.
         """
         if self._closed:
             return
@@ -170,11 +174,11 @@ class State:
     def patch(self, patch: Mapping[str, Any]) -> None:
         """Apply `{op: set | merge, path, value}`, the patch of a `state:patch` event.
 
-        As in the original, merging into a value that is no object makes it one, an array has its indices as names, and
-        a value without names adds nothing.
+        As in the original, a merge replaces a value that is not an object, merges an array by its indices, and ignores
+        any other value.
 
         Raises:
-            TypeError: the whole state is to be something else than an object.
+            TypeError: the path is empty, and the value is not an object.
         """
         path, value = patch.get("path") or "", as_json(patch.get("value"))
         if patch.get("op") == "set":
@@ -199,7 +203,7 @@ class State:
 
     def _replace(self, value: Any) -> None:
         if not isinstance(value, dict):
-            raise TypeError("The state of a run is an object.")
+            raise TypeError("The state of a run must be an object.")
         self._values.clear()
         self._values.update(cast("dict[str, Any]", value))
 
@@ -209,15 +213,17 @@ def _names(path: str) -> list[str]:
 
 
 class NodeContext:
-    """One attempt of a node: who it is, and its ways to the run.
+    """One attempt of a node: its ids, its inbox, and what it can do to the run.
 
-    `emit` takes an event without `nodeId`, `runId` and `timestamp`. Events that only the runtime emits (`flow:*`,
-    `node:*`, `edge:*`, `loop:*`, `command:*`, `runtime:*`) are dropped and counted in `unused`, as are the events of
-    the node's agent that could not be used. `session` is what `set_session` kept, also from before the run was paused.
-    `resume_message` is set in a node that runs again after it has paused the run, or was running when a command paused
-    it; it stays the same if another node or a crash interrupts the node once more. `await drain()` waits until the page
-    has been sent most of the run's events; a node that emits thousands in a row should do so. After the node's end,
-    events and changes of the state are dropped.
+    - `emit` takes an event without `nodeId`, `runId` and `timestamp`. It drops events that only the runtime emits
+      (`flow:*`, `node:*`, `edge:*`, `loop:*`, `command:*`, `runtime:*`) and counts them in `unused`.
+    - `session` is what `set_session` stored, also before the run was paused.
+    - `resume_message` is set in a node that runs again after it paused the run, or that was running when a command
+      paused the run. It stays the same if the node is interrupted once more.
+    - `await drain()` waits until the page has been sent most of the run's events. A node that emits thousands of events
+      in a row should call it.
+
+    After the node's end, events and state changes are dropped.
     """
 
     def __init__(
@@ -272,11 +278,11 @@ class NodeContext:
         self._emit({**payload, "nodeId": self.node_id, "runId": self.run_id})
 
     def pause(self) -> None:
-        """Pause the run: it interrupts all running nodes, this one too, at the next point where each waits.
+        """Pause the run, which interrupts all running nodes, this one too, at their next `await`.
 
-        What this node returns before that is kept as its output so far. When the run is resumed, the node runs again
-        from its beginning, with the `resume_message`; the other nodes run again without it. Of several nodes only the
-        first one pauses the run: the others ask again.
+        What this node returns before that is stored as its output so far. When the run is resumed, this node runs again
+        from its beginning with the `resume_message`, and the other nodes without it. If several nodes pause the run,
+        the first one gets the message, and the others have to pause it again.
         """
         if not self._closed:
             self._pause()
@@ -290,7 +296,7 @@ NodeFunction: TypeAlias = Callable[[NodeContext, dict[str, Any]], Awaitable[Any]
 
 
 def without_state(node: _Node) -> _Node:
-    """Say of a node that it neither reads nor changes the state of the run, so that it may run beside those that do."""
+    """Mark a node that neither reads nor changes the state of the run, so that it may run beside those that do."""
     cast("Any", node).uses_state = False
     return node
 
@@ -311,11 +317,13 @@ async def _echo(_context: NodeContext, value: dict[str, Any]) -> dict[str, Any]:
 
 
 BUILT_IN: Final[Mapping[str, NodeFunction]] = {"constant": _constant, "echo": _echo}
-"""`constant` gives `{value}` of its input, `echo` its input as it is."""
+"""`constant` returns `{value}` of its input, `echo` its whole input."""
 
 
 class AgentFunction:
-    """A node function that runs an agent, and so needs a text as its prompt."""
+    """A node function that runs an agent, whose prompt is a text."""
+
+    uses_state = False
 
     def __init__(self, run: NodeFunction) -> None:
         self._run = run
@@ -325,7 +333,7 @@ class AgentFunction:
 
 
 def check_nodes(flow: Flow, functions: Mapping[str, NodeFunction]) -> None:
-    """Check that there is a function for each node, and that it can be one.
+    """Check that each node has a function that can run it.
 
     Raises:
         FlowError: a node could not run.
@@ -333,32 +341,32 @@ def check_nodes(flow: Flow, functions: Mapping[str, NodeFunction]) -> None:
     for number, node in enumerate(flow.nodes):
         path = f"nodes[{number}]"
         if node.type not in functions:
-            remedy = f"{suggestion(node.type, functions)} Or register it."
+            remedy = f"{suggestion(node.type, functions)} Or add it to the nodes."
             raise flow.error(f"{path}.type", f"There is no node type {node.type!r}.", remedy)
         wrong = _wrong_function(functions[node.type])
         if wrong is not None:
             raise flow.error(f"{path}.type", f"The node type {node.type!r} is {wrong[0]}.", wrong[1])
         prompt = node.input.get("prompt", "")
         if isinstance(functions[node.type], AgentFunction) and not isinstance(prompt, str):
-            problem = f"The prompt of an agent is a text, and not {prompt!r}."
+            problem = f"An agent's prompt must be a string, not {prompt!r}."
             raise flow.error(f"{path}.input.prompt", problem, "Write it in quotes.")
 
 
 def _wrong_function(function: object) -> tuple[str, str] | None:
-    """What is wrong with the function of a node, and the remedy."""
+    """What is wrong with a node's function, and the remedy."""
     if not callable(function):
-        return "no function", "Write agent_node(…) around an agent."
+        return "not a function", "Wrap an agent in agent_node(…)."
     if any(is_any(kind, function) for kind in (inspect.isasyncgenfunction, inspect.isgeneratorfunction)):
-        return "a generator, as agents are", "Write agent_node(…) around it."
+        return "a generator function, like an agent", "Wrap it in agent_node(…)."
     if _is_plain(function):
-        return "a plain function", "Write `async def`, or agent_node(…) around an agent."
+        return "a plain function", "Write `async def`, or wrap an agent in agent_node(…)."
     try:
         inspect.signature(function).bind(None, None)
     except TypeError:
-        remedy = "Let it take `(context, input)`, or write agent_node(…) around an agent."
-        return "a function of other arguments", remedy
+        remedy = "Let it take `(context, input)`, or wrap an agent in agent_node(…)."
+        return "a function with other parameters", remedy
     except ValueError:
-        # Some functions of C do not say what they take.
+        # Some functions in C have no signature.
         pass
     return None
 
@@ -366,7 +374,7 @@ def _wrong_function(function: object) -> tuple[str, str] | None:
 def _is_plain(function: Callable[..., Any]) -> bool:
     """Whether it is a `def` that returns nothing to await.
 
-    A lambda or an inner function may return what an `async def` gives.
+    A lambda or an inner function may return a coroutine.
     """
     function = getattr(function, "__func__", function)
     if not inspect.isfunction(function) or inspect.iscoroutinefunction(inspect.unwrap(function)):

@@ -1,27 +1,27 @@
-"""A runtime elsewhere, over the original's WebSocket.
+"""A runtime in another process, over the original's WebSocket.
 
-Two state machines, one above the other. Everything runs in the thread of the event loop; the locks are asyncio's, and
-only keep two calls of the same method apart.
+Two state machines, one on top of the other. Everything runs in the thread of the event loop; the locks are asyncio's,
+and only keep two calls of the same method apart.
 
 `_Socket` is closed, open, or waiting to reconnect. One task, `_keeper`, owns the connection: it reads it, and when it
 is lost it waits and connects again as long as `reconnects` is set. `connected` is true exactly while `_unsent`, the
 queue of the writing task, is there. `open`, under the lock `_opening`, replaces the keeper; `leave` and `close` end it.
 Whatever ends a connection, the keeper calls `on_lost` once for it.
 
-`RemoteRuntime` knows its run only by events: `_run` is the snapshot that they add up to.
+`RemoteRuntime` knows its run only from events: `_run` is the snapshot that they add up to.
 
-- `run` and `resume` are requests. `_asked` has the request until an event shows that it was taken (`flow:start`,
+- `run` and `resume` are requests. `_asked` has the request until an event shows that it was accepted (`flow:start`,
   `flow:resumed`, or any end), the other side refuses it, or the call of `run` gives up after `start_timeout`. While a
   `run` is asked, events of the run before it are dropped.
 - `_call` is the one call of `run` that waits (`_running` keeps others out): for `started`, then for `ended`.
 - When the connection is lost, the other side repeats nothing. A run that was running or asked for is `aborted` here,
   listeners get `runtime:lost`, and `_call` fails. `_uncertain` is set until the next event about the flow or a node: if
-  that is a node's event, the run goes on elsewhere and is `running` again.
+  that is a node's event, the other side still has the run, and it is `running` again.
 - The socket reconnects from the start of a run to its end, also while it is paused, and always after `connect`
   (`_stays`). When a run is over, the runtime leaves it, unless `_stays`.
 
-An original serves one run to all of its sockets. `_CLAIMS` has the one `RemoteRuntime` of this process that may use
-such an address: from before it asks for anything until its socket is gone for good.
+An original serves one run to all of its sockets. For each such address, `_CLAIMS` has the one `RemoteRuntime` of this
+process that may use it: from before its first request until its socket is closed and will not reconnect.
 """
 
 import asyncio
@@ -41,17 +41,17 @@ from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketExcepti
 from websockets.uri import parse_uri
 
 from usechat.errors import FlowError, RuntimeBusyError
-from usechat.flows.journal import Listeners
 from usechat.flows.scheduling import Command, Event, RunSnapshot, RunStatus
+from usechat.flows.store import Listeners
 
 __all__ = ["RUNS_HEADER", "RemoteRuntime", "pauses"]
 
 _log = logging.getLogger("usechat")
 
 RUNS_HEADER: Final = "x-usechat-runs"
-"""The header of a server that tells runs apart, by a `run` beside the original's fields of each frame."""
+"""The header of a server that tells runs apart by a field `run` in each frame."""
 
-# A larger frame costs the connection, a larger event only itself: no single output is worth a run.
+# A larger frame ends the connection. A larger event is dropped: no single output is worth a run.
 _MAX_FRAME: Final = 64 * 1024 * 1024
 _MAX_EVENT: Final = 4 * 1024 * 1024
 _MAX_UNSENT: Final = 1000
@@ -62,21 +62,21 @@ _COMMANDS: Final = ("send", "reply", "abort", "resume", "pause", "stop")
 _LAST_WORDS: Final = ("agent:paused", "agent:aborted")
 _LOST: Final = "The connection to the remote runtime was lost, so the run was interrupted."
 _NOT_STARTED: Final = "The remote runtime did not start."
-_REFUSED: Final = "The remote runtime did not take the command."
-_BUSY: Final = "The remote runtime is at work for another run."
+_REFUSED: Final = "The remote runtime refused the command."
+_BUSY: Final = "The remote runtime is busy with another run."
 
 _CLAIMS: Final = WeakValueDictionary[str, "RemoteRuntime"]()
 
 
 class _Asked(Struct, frozen=True):
-    """A request that the other side has not taken yet, and the status before it."""
+    """A request that the other side has not accepted yet, and the status before it."""
 
     command: Literal["run", "resume"]
     before: RunStatus
 
 
 class _Call:
-    """A call of `run`. `halted` says that it was aborted, paused or stopped; `patience` then ends it at last."""
+    """A call of `run`. `halted` says that it was aborted, paused or stopped; then the timer `patience` ends it."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -101,17 +101,17 @@ class _Call:
 
 
 class RemoteRuntime:
-    """The runtime that `url` (`ws://host:port/ws`) serves, as far as its events show it.
+    """The runtime that `url` (`ws://host:port/ws`) serves.
 
-    It connects when it is run, and leaves when that run is over. After `connect`, or as a context manager, it stays
-    connected until `aclose`, and connects again whenever the connection is lost, after `first_pause` seconds and then
-    twice as long each time, up to `longest_pause`. The other side repeats nothing, so a connection that is lost in a
-    run is the end of that run here: `run` raises, and the listeners get one `{"type": "runtime:lost"}`. If the run goes
-    on elsewhere and its events arrive again, the listeners get them.
+    It connects when you call `run`, and disconnects when that run is over. After `connect`, or as a context manager, it
+    stays connected until `aclose`. It reconnects whenever the connection is lost, after `first_pause` seconds and then
+    twice as long each time, up to `longest_pause`. The other side repeats nothing, so losing the connection during a
+    run ends that run here: `run` raises, and the listeners get one `{"type": "runtime:lost"}`. If events of the run
+    arrive after that, the listeners get them.
 
-    Each run has an id of ours in the envelope, and events of other runs are dropped. An original knows no such id, and
-    all of its sockets see the same run. In this process, one object at a time may be connected to it: another one is
-    refused until the run of the first is over, or, if that one stays connected, until it is closed.
+    Each run has an id of ours in the envelope, and events of other runs are dropped. An original has no such ids, and
+    all of its sockets see the same run. In this process, one object at a time may be connected to an original: another
+    one is refused until the run of the first is over, or, if that one stays connected, until it is closed.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class RemoteRuntime:
         """Prepare the runtime.
 
         Raises:
-            FlowError: the URL is not one of a WebSocket.
+            FlowError: it is not the URL of a WebSocket.
         """
         self._socket = _Socket(url, self._receive, self._lost, first_pause, longest_pause)
         self._start_timeout = start_timeout
@@ -140,15 +140,15 @@ class RemoteRuntime:
 
     @property
     def waiting(self) -> Sequence[str]:
-        """Always empty: no event shows that a node waits."""
+        """Always empty: no event says that a node waits."""
         return ()
 
     async def connect(self) -> None:
         """Connect, and stay connected from now on.
 
         Raises:
-            FlowError: the remote runtime cannot be reached, or is an original that another run has. Nothing is tried
-                again then.
+            FlowError: the remote runtime cannot be reached, or is an original that is busy with another run. It does
+                not try again.
         """
         await self._socket.open()
         try:
@@ -159,7 +159,7 @@ class RemoteRuntime:
         self._socket.reconnects = self._stays = True
 
     async def aclose(self) -> None:
-        """Leave; a run that is open here ends as if the connection were lost."""
+        """Disconnect; an open run ends as if the connection were lost."""
         self._stays = False
         await self._socket.close()
         self._release()
@@ -172,22 +172,22 @@ class RemoteRuntime:
         await self.aclose()
 
     def on_event(self, listener: Callable[[Event], None]) -> Callable[[], None]:
-        """Give the listener each event from now on; the result ends that. One that raises is logged and ignored."""
+        """Call the listener with each event from now on; the result removes it. Its errors are logged and ignored."""
         return self._listeners.add(listener)
 
     def snapshot(self) -> RunSnapshot:
-        """What the events add up to: the status, and the statuses and outputs of nodes. The run id is made up here."""
+        """What the events add up to: the status, and the statuses and outputs of nodes. The run id is ours."""
         return msgspec.convert(msgspec.to_builtins(self._run), RunSnapshot)
 
     async def run(self, input: Mapping[str, Any] | None = None) -> RunSnapshot:  # noqa: A002
         """Run until the flow is complete, paused or aborted.
 
-        A run that is paused goes on, and one that runs is waited for; else a new one is started with the input. The
-        original's socket has no command for that: ours, `{"type": "run", "input"}`, is one that `serve_runtime` knows.
+        A paused run is resumed, and a running one is awaited; otherwise a new run starts with the input. The original's
+        socket has no command that starts a run: ours, `{"type": "run", "input"}`, works with `serve_runtime`.
 
         Raises:
-            FlowError: the remote runtime cannot be reached, is an original that another run has, does not start, does
-                not stop, or was lost.
+            FlowError: the remote runtime cannot be reached, is an original that is busy with another run, does not
+                start, does not stop, or was lost.
         """
         async with self._running:
             self._call = call = _Call()
@@ -206,7 +206,7 @@ class RemoteRuntime:
                 self._leave_if_over()
 
     def dispatch(self, command: Command) -> None:
-        """Send a command. Only events show what comes of it.
+        """Send a command. Only events show its effect.
 
         Raises:
             FlowError: there is no such command, it lacks its `runId`, or there is no connection or no run.
@@ -229,9 +229,9 @@ class RemoteRuntime:
             self._ask("resume")
 
     def _claim(self) -> None:
-        """Take the address for this object alone, before anything is asked, unless the other side tells runs apart."""
+        """Claim the address for this object before its first request, unless the other side tells runs apart."""
         if not self._names_runs and _CLAIMS.setdefault(self._socket.address, self) is not self:
-            raise RuntimeBusyError(_BUSY, remedy="Try again when that is over.")
+            raise RuntimeBusyError(_BUSY, remedy="Try again when that run is over.")
 
     def _release(self) -> None:
         if _CLAIMS.get(self._socket.address) is self:
@@ -270,12 +270,12 @@ class RemoteRuntime:
             async with asyncio.timeout(self._start_timeout):
                 await call.started
         except TimeoutError:
-            remedy = "Start the run where the runtime is, if it is not one of usechat."
+            remedy = "If it is not a runtime of usechat, start the run on its side."
             raise FlowError(_NOT_STARTED, remedy=remedy) from None
 
     def _send(self, command: Command) -> None:
         if self._names_runs and not self._name:
-            raise FlowError("There is no run yet.", remedy="Run it before.")
+            raise FlowError("There is no run yet.", remedy="Call run() first.")
         about = {"run": self._name} if self._names_runs else {}
         try:
             frame = msgspec.json.encode({"type": "command", **about, "command": command})
@@ -308,7 +308,7 @@ class RemoteRuntime:
             _log.warning("a frame of a remote runtime %s; it and others like it are ignored", what)
 
     def _is_ours(self, run: object) -> bool:
-        """Whether a frame about this run, or of a runtime that names none, is for us."""
+        """Whether a frame with this id of a run, or without an id from an original, is for us."""
         if self._names_runs:
             return run == self._name != ""
         return _CLAIMS.get(self._socket.address) is self
@@ -326,7 +326,7 @@ class RemoteRuntime:
         if self._asked is not None and self._asked.command == command:
             self._unask()
             if self._call is not None:
-                self._call.fail(FlowError(_REFUSED, remedy="It may be busy with another run."))
+                self._call.fail(FlowError(_REFUSED, remedy="It may be busy with another run. Try again later."))
 
     def _take(self, event: Event) -> None:
         """Change the snapshot, then the waiting call, then call the listeners."""
@@ -364,7 +364,7 @@ class RemoteRuntime:
             self._release()
 
     def _interrupt(self, how: str) -> None:
-        """End the run here: as far as this side can know, nobody will finish it."""
+        """End the run here, because this side can no longer follow it."""
         _log.warning("a remote runtime %s", how)
         self._asked = None
         self._run.status = "aborted"
@@ -396,7 +396,7 @@ def _update_node(run: RunSnapshot, node_id: str, event: Event) -> None:
 
 
 def pauses(first: float, longest: float) -> Iterator[float]:
-    """The seconds to wait before each next attempt: twice as long each time, and never the same for two of us."""
+    """The seconds to wait before each attempt: twice as long each time, with jitter."""
     pause = min(first, longest)
     while True:
         yield pause * secrets.SystemRandom().uniform(0.5, 1)
@@ -404,7 +404,7 @@ def pauses(first: float, longest: float) -> Iterator[float]:
 
 
 class _Socket:
-    """One connection at a time. `address` is the same for all URLs of one place, as far as they show it."""
+    """One connection at a time. URLs of the same server and path have the same `address`."""
 
     def __init__(
         self,
@@ -417,7 +417,7 @@ class _Socket:
         try:
             self.address = _address(url)
         except (InvalidURI, ValueError):
-            # Without the URL and its cause, since it may have a password.
+            # Without the URL and its cause, which may contain a password.
             raise FlowError("The URL of a remote runtime is wrong.", remedy="Write ws://host:port/ws.") from None
         self.reconnects = False
         self._url = url
@@ -442,12 +442,12 @@ class _Socket:
         """Connect now, unless it is connected.
 
         Raises:
-            FlowError: there is nobody, or not one who speaks WebSocket.
+            FlowError: the server cannot be reached, or does not speak WebSocket.
         """
         async with self._opening:
             if self.connected:
                 return
-            # The keeper would wait for its next attempt.
+            # The old keeper may be waiting for its next attempt.
             await self._end_keeper()
             connection = None
             try:
@@ -457,24 +457,24 @@ class _Socket:
                     self._keeper = asyncio.create_task(self._keep(connection))
             if connection is None:
                 raise FlowError("The remote runtime cannot be reached.", remedy="Start it, or correct its URL.")
-            # A task that has not begun could be cancelled without closing the connection.
+            # A task that is cancelled before its first step would not close the connection.
             await asyncio.sleep(0)
 
     def send(self, frame: bytes) -> None:
         """Send a frame after those before it.
 
         Raises:
-            FlowError: there is no connection, or the other side has not taken the last thousand frames.
+            FlowError: there is no connection, or the other side has not read the last thousand frames.
         """
         if self._unsent is None:
             raise FlowError("The remote runtime is not connected.", remedy="Try again when it is.")
         try:
             self._unsent.put_nowait(frame)
         except asyncio.QueueFull:
-            raise FlowError("The remote runtime takes no commands.", remedy="Try again later.") from None
+            raise FlowError("The remote runtime reads no commands.", remedy="Try again later.") from None
 
     def leave(self) -> None:
-        """Close the socket soon, and open no other."""
+        """Close the socket soon, and do not reconnect."""
         self.reconnects = False
         self._unsent = None
         if self._keeper is not None:
@@ -505,7 +505,7 @@ class _Socket:
             if connection is not None:
                 began = clock()
                 await self._use(connection)
-                # A connection that is lost at once is no better than one that was never made.
+                # A connection that was lost at once counts as a failed attempt.
                 if clock() - began >= self._longest_pause:
                     waits = pauses(self._first_pause, self._longest_pause)
             if not self.reconnects:
@@ -538,7 +538,7 @@ def _address(url: str) -> str:
 
 
 async def _write(connection: ClientConnection, unsent: asyncio.Queue[bytes]) -> None:
-    # The reader finds that it is closed, too.
+    # The reader sees that the connection is closed, too.
     with suppress(ConnectionClosed):
         while True:
             await connection.send(await unsent.get(), text=True)
@@ -548,6 +548,6 @@ async def _close(connection: ClientConnection) -> None:
     try:
         async with asyncio.timeout(_CLOSE_SECONDS * 2):
             await connection.close()
-    # The closing handshake has no end of its own if the other side takes nothing.
+    # The closing handshake has no timeout of its own if the other side reads nothing.
     except TimeoutError:
         connection.transport.abort()

@@ -1,14 +1,14 @@
 """The runtime: it starts the nodes that the schedule says are ready, and emits what happens.
 
-All methods belong to the thread of the event loop. One call of `run` at a time drives the run (`_one_at_a_time`), in
+Everything here runs in the thread of the event loop. One call of `run` at a time drives the run (`_one_at_a_time`), in
 rounds: choose the nodes that are ready, store the snapshot, start a task for each chosen node, wait for the first task
 to end, and settle it. Commands come in between, by `dispatch`, which never waits.
 
 A run is `idle`, `running`, then `paused`, `aborted` or `complete`; only a paused one can go on. The rounds end when no
 node is left, when an error of the flow (`FlowError`) makes the run `complete`, or by one of two flags:
 
-- `_halted`: a command, or a node, paused or aborted the run. Its status and event change at once. The nodes are
-  interrupted, and `run` returns when their tasks have ended.
+- `_halted`: a command or a node paused or aborted the run. `_halt` changes its status, emits its event and interrupts
+  its nodes at once; `run` returns when their tasks have ended.
 - `_failed`: a node failed and no policy allows for it. The other nodes are interrupted, and the run ends as `complete`
   with the event's status `failed`.
 
@@ -16,39 +16,331 @@ What is stored, and when: `_save` hands a snapshot to the journal, which writes 
 `_drive` waits until that is written before it starts nodes: the store knows of each node that runs, and a node that it
 knows as done runs again only in a loop. `_settle` may take time, so it goes on even if the run is cancelled meanwhile
 (`_whole`).
+
+A node that runs is one `_Invocation` (a `forEach` node is one after another), with a run id and an inbox of its own.
+Its function runs in a task of its own, which ends in one of three ways:
+
+- `_Done` or `_Failed`: the function returned or raised, or its time was up. A node with attempts left runs again, with
+  a new `NodeContext` and the same run id. Otherwise its inbox and its run id are gone.
+- `_Stopped`: the run was paused or aborted, or another node failed. The inbox and the run id stay, for when the run is
+  resumed. A paused node may still return an output.
+
+`_NodeRuns.interrupt` cancels the function's task. A function that has not ended after `_WIND_DOWN` seconds is
+abandoned: its context is closed, its task stays in `_ABANDONED`, and the run goes on without it.
 """
 
 import asyncio
+import contextlib
+import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from usechat.errors import FlowError
-from usechat.flows.journal import Journal
-from usechat.flows.node_runs import RESUME_MESSAGE, Done, Ended, Failed, NodeRuns, Stopped
-from usechat.flows.nodes import BUILT_IN, Inbox, NodeContext, NodeFunction, State, as_json, check_nodes, uses_state
-from usechat.flows.plan import Plan, PlannedNode
+from usechat.flows.expressions import ExpressionError, Scope
+from usechat.flows.nodes import (
+    BUILT_IN,
+    RESUME_MESSAGE,
+    AgentFunction,
+    CancelReason,
+    Inbox,
+    NodeContext,
+    NodeFunction,
+    State,
+    as_json,
+    check_nodes,
+    uses_state,
+)
 from usechat.flows.scheduling import Command, Event, Overlap, RunSnapshot, Schedule, skipped_output
-from usechat.flows.spec import Flow, read_flow
-from usechat.flows.store import RunStore
+from usechat.flows.spec import Flow, Plan, PlannedEdge, PlannedNode, Policy, read_flow
+from usechat.flows.store import Journal, RunStore
 from usechat.turns.pump import Unused
 
 __all__ = ["FlowRuntime"]
+
+_log = logging.getLogger("usechat")
+# Seconds that a cancelled node may take to end before the run continues without it.
+_WIND_DOWN: Final = 1.0
+_ABANDONED: Final[set[asyncio.Task[None]]] = set()
+
+
+class _Done(Struct, frozen=True):
+    output: Any
+
+
+class _Failed(Struct, frozen=True):
+    error: str
+
+
+class _Stopped(Struct, frozen=True):
+    """The node was interrupted; `output` is what it returned after a pause, or UNSET."""
+
+    output: Any = UNSET
+
+
+_Outcome: TypeAlias = _Done | _Failed | _Stopped
+
+
+class _Ended(Struct, frozen=True):
+    """How a node ended, and the event that the runtime still has to emit for it."""
+
+    outcome: _Outcome
+    run_id: str
+    event: Event | None
+
+
+class _Invocation:
+    """One node with one input, from its first attempt to its last."""
+
+    def __init__(self, node: NodeFunction, new_context: Callable[[], NodeContext], policy: Policy) -> None:
+        self._node = node
+        self._new_context = new_context
+        self._policy = policy
+        self._context = new_context()
+        self._interrupted = asyncio.Event()
+
+    def interrupt(self, reason: CancelReason) -> None:
+        """Cancel the node; what it returns from now on counts only after a pause."""
+        self._interrupted.set()
+        self._context.cancel.cancel(reason)
+
+    async def run(self, value: dict[str, Any]) -> _Outcome:
+        """Run the node until it succeeds, has no attempt left, or is interrupted."""
+        retry = self._policy.retry
+        left = retry.max_attempts if retry else 1
+        while True:
+            outcome = await self._attempt(value)
+            left -= 1
+            if not isinstance(outcome, _Failed) or not left:
+                return outcome
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._interrupted.wait(), retry.backoff_ms / 1000 if retry else 0)
+            if self._interrupted.is_set():
+                return _Stopped()
+            self._context = self._new_context()
+
+    async def _attempt(self, value: dict[str, Any]) -> _Outcome:
+        context, limit, loop = self._context, self._policy.timeout_ms, asyncio.get_running_loop()
+        # The outcome is not the task's result: a task that is cancelled after its last step would have none.
+        ended: list[_Outcome] = []
+        task = loop.create_task(self._call(value, ended))
+        given_up = loop.create_future()
+        context.cancel.on_cancel(task.cancel)
+        context.cancel.on_cancel(lambda: loop.call_later(_WIND_DOWN, given_up.set_result, None))
+        timer = limit and loop.call_later(limit / 1000, context.cancel.cancel, "timeout")
+        try:
+            await asyncio.wait({task, given_up}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # The run itself is cancelled, and must not leave its node behind.
+            task.cancel()
+            await asyncio.wait({task}, timeout=_WIND_DOWN)
+            raise
+        finally:
+            if timer:
+                timer.cancel()
+            context.close()
+            if not task.done():
+                _log.warning("node %s has not ended %g s after it was cancelled", context.node_id, _WIND_DOWN)
+                # The event loop has only a weak reference to it.
+                _ABANDONED.add(task)
+                task.add_done_callback(_ABANDONED.discard)
+        return ended[0] if ended else self._outcome(None)
+
+    async def _call(self, value: dict[str, Any], ended: list[_Outcome]) -> None:
+        try:
+            output = as_json(await self._node(self._context, as_json(value)))
+            ended.append(self._outcome(_Done(output)))
+        except asyncio.CancelledError:
+            raise
+        # A SystemExit or KeyboardInterrupt that leaves a task ends the event loop.
+        except BaseException as error:  # noqa: BLE001
+            _log.warning("node %s failed", self._context.node_id, exc_info=error)
+            ended.append(self._outcome(_Failed(_text(error))))
+
+    def _outcome(self, result: _Done | _Failed | None) -> _Outcome:
+        match self._context.cancel.reason:
+            case "timeout":
+                return _Failed(f"Node execution timed out after {self._policy.timeout_ms}ms")
+            case "pause":
+                return _Stopped(result.output if isinstance(result, _Done) else UNSET)
+            case "abort":
+                return _Stopped()
+            case None:
+                return result or _Failed("The node cancelled itself.")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error) or type(error).__name__
+    # `__str__` is the node author's code, too.
+    except BaseException:  # noqa: BLE001
+        return type(error).__name__
+
+
+class _NodeRuns:
+    """Runs the nodes of one schedule, once or for each item; none begins while `halting()` is true.
+
+    `interrupted` are the nodes that were running when an earlier call of `run` ended, and have not run again yet.
+    `run_ids` has the last run id of each node that is not over. `answers` has the nodes that have asked and are not
+    over: each with its resume message, or None until the run is resumed.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, NodeFunction],
+        schedule: Schedule,
+        *,
+        emit: Callable[[Mapping[str, Any]], None],
+        dispatch: Callable[[Command], None],
+        halting: Callable[[], bool],
+        new_context: Callable[[str, str, Inbox, str | None], NodeContext],
+    ) -> None:
+        self._functions = functions
+        self._schedule = schedule
+        self._emit = emit
+        self._dispatch = dispatch
+        self._halting = halting
+        self._new_context = new_context
+        self.interrupted: set[str] = set()
+        run = schedule.run
+        self.run_ids: dict[str, str] = {} if run.node_runs is UNSET else dict(run.node_runs)
+        # The original pauses only by a command, and the message is for all nodes that were running then.
+        paused = run.node_status.items() if run.status == "paused" else ()
+        asked: dict[str, str | None] = {name: None for name, status in paused if status == "running"}
+        self.answers = asked if run.answers is UNSET else dict(run.answers)
+        self._invocations: dict[str, _Invocation] = {}
+        self._inboxes: dict[str, Inbox] = {}
+        for command in run.inbox:
+            if "runId" in command:
+                self.inbox(command["runId"]).put(command)
+
+    def inbox(self, run_id: str) -> Inbox:
+        return self._inboxes.setdefault(run_id, Inbox())
+
+    def unread(self) -> list[Command]:
+        return [command for inbox in self._inboxes.values() for command in inbox.pending()]
+
+    def waiting(self) -> list[str]:
+        return [run_id for run_id in self._invocations if self._inboxes[run_id].waiting]
+
+    def interrupt(self, reason: CancelReason) -> None:
+        for invocation in tuple(self._invocations.values()):
+            invocation.interrupt(reason)
+
+    def running(self) -> list[str]:
+        return [name for name, run_id in self.run_ids.items() if run_id in self._invocations]
+
+    def forget(self, name: str) -> None:
+        """Drop what is kept for a node that is over or starts again from its first item."""
+        self.interrupted.discard(name)
+        self.answers.pop(name, None)
+
+    def recover(self, message: str) -> None:
+        """Make interrupted nodes pending again, and give the message to those that have asked."""
+        status = self._schedule.run.node_status
+        running = {name for name in status if status[name] == "running"}
+        status.update(dict.fromkeys(running, "pending"))
+        self.interrupted |= running & self._schedule.plan.nodes.keys()
+        asked = [name for name, answer in self.answers.items() if answer is None]
+        # An agent takes any message, also one that it did not ask for.
+        given = asked or [name for name in self.interrupted if self._is_agent(name)]
+        self.answers.update(dict.fromkeys(given, message))
+        unread = {command["runId"] for command in self.unread()}
+        # The original stores no run ids: there, the only unread inbox is that of the interrupted node.
+        if len(self.interrupted) == len(unread) == 1:
+            self.run_ids.setdefault(*self.interrupted, *unread)
+
+    async def run(self, node: PlannedNode) -> _Ended:
+        """Run the node to its end."""
+        edge = self._schedule.for_each(node)
+        if edge is not None:
+            return await self._run_items(node, edge)
+        run_id, message = self._identify(node.node.id)
+        return await self._invoke(node, run_id, self._schedule.scope(), message)
+
+    def _identify(self, name: str) -> tuple[str, str | None]:
+        """The run id of the node, and its resume message."""
+        if name not in self.interrupted:
+            return str(uuid.uuid4()), None
+        self.interrupted.discard(name)
+        run_id = self.run_ids.get(name)
+        # A node keeps its run id only for the commands in its inbox that it has not read.
+        if run_id is None or not self.inbox(run_id).pending():
+            run_id = str(uuid.uuid4())
+        message = self.answers.get(name)
+        if message is not None:
+            command = {"type": "send", "runId": run_id, "message": message}
+            # A node that was interrupted again may have left the same message unread.
+            if command not in self.inbox(run_id).pending():
+                self._dispatch(command)
+        return run_id, message
+
+    def _is_agent(self, name: str) -> bool:
+        return isinstance(self._functions[self._schedule.plan.nodes[name].node.type], AgentFunction)
+
+    async def _run_items(self, node: PlannedNode, edge: PlannedEdge) -> _Ended:
+        self.forget(node.node.id)
+        iterations: list[dict[str, Any]] = []
+        items = await self._schedule.items(edge)
+        for number, item in enumerate(items):
+            name = edge.edge.for_each.name if edge.edge.for_each else ""
+            place = {"first": number == 0, "last": number == len(items) - 1, "maxIterations": len(items)}
+            scope = self._schedule.scope({name: item}, iteration=number, **place)
+            if not await self._schedule.wanted(node, scope):
+                iterations.append({"item": item, "skipped": True})
+                continue
+            ended = await self._invoke(node, str(uuid.uuid4()), scope, None)
+            if ended.event is None or isinstance(ended.outcome, _Stopped):
+                return ended
+            self._emit(ended.event)
+            if isinstance(ended.outcome, _Failed) and not node.node.policy.continue_on_error:
+                return _Ended(ended.outcome, ended.run_id, None)
+            iterations.append({"item": item, **_result(ended.outcome)})
+        return _Ended(_Done({"iterations": iterations}), "", None)
+
+    async def _invoke(self, node: PlannedNode, run_id: str, scope: Scope, message: str | None) -> _Ended:
+        if self._halting():
+            return _Ended(_Stopped(), run_id, None)
+        name, inbox = node.node.id, self.inbox(run_id)
+        invocation = _Invocation(
+            self._functions[node.node.type],
+            lambda: self._new_context(name, run_id, inbox, message),
+            node.node.policy,
+        )
+        self._invocations[run_id] = invocation
+        self.run_ids[name] = run_id
+        self._emit({"type": "node:start", "nodeId": name, "runId": run_id})
+        try:
+            outcome = await invocation.run(await node.input(scope))
+        except ExpressionError as error:
+            outcome = _Failed(str(error))
+        finally:
+            del self._invocations[run_id]
+        if isinstance(outcome, _Stopped):
+            return _Ended(outcome, run_id, None)
+        del self._inboxes[run_id], self.run_ids[name]
+        self.forget(name)
+        kind = "node:complete" if isinstance(outcome, _Done) else "node:error"
+        return _Ended(outcome, run_id, {"type": kind, "nodeId": name, "runId": run_id, **_result(outcome)})
+
+
+def _result(outcome: _Done | _Failed) -> dict[str, Any]:
+    return {"output": outcome.output} if isinstance(outcome, _Done) else {"error": outcome.error}
 
 
 class FlowRuntime:
     """One run of a flow.
 
     `nodes` are the node types beside `constant` and `echo`. With a `store`, a run that was paused, or whose process
-    died, goes on in another runtime that gets its `run_id`: nodes that were done do not run again, those that were
+    died, continues in another runtime with the same `run_id`: nodes that were done do not run again, nodes that were
     running do. Up to `concurrency` nodes run at the same time; 1 keeps the order of the file. `unused` counts the
-    events of its agents that could not be used; you may replace the counter. Set `drain` to a function that waits until
-    the page has most of the events: agents that say much wait for it.
+    events of its agents that could not be mapped; you may replace the counter. Set `drain` to a function that waits
+    until the page has read most events: agents await it every 16 events.
 
-    All methods belong to the thread of the event loop. `run` may be called again after a pause.
+    Call all methods in the thread of the event loop. Call `run` again after a pause.
     """
 
     def __init__(
@@ -67,13 +359,13 @@ class FlowRuntime:
             ValueError: the concurrency is less than 1.
         """
         if concurrency < 1:
-            raise ValueError("At least one node must be able to run.")
+            raise ValueError(f"concurrency is {concurrency}: at least one node must be able to run.")
         self._plan = Plan(read_flow(flow))
         self._functions = {**BUILT_IN, **nodes}
         check_nodes(self._plan.flow, self._functions)
         self._overlap = Overlap(self._plan, lambda kind: uses_state(self._functions[kind]))
         if run_id is not None and store is None:
-            raise FlowError("A run cannot be resumed without a store.", remedy="Give the store that has kept it.")
+            raise FlowError("A run cannot be resumed without a store.", remedy="Pass the store that has the run.")
         self.unused = Unused()
         self.drain: Callable[[], Awaitable[None]] | None = None
         self._store = store
@@ -82,6 +374,7 @@ class FlowRuntime:
         initial = self._plan.flow.state.initial if self._plan.flow.state else {}
         self._journal = Journal(run_id or str(uuid.uuid4()), store)
         self._adopt(RunSnapshot(run_id=self._journal.run_id, state=as_json(initial)))
+        self._resume_message = RESUME_MESSAGE
         self._one_at_a_time = asyncio.Lock()
         self._halted = False
         self._failed = False
@@ -92,11 +385,11 @@ class FlowRuntime:
         return self._nodes.waiting()
 
     def on_event(self, listener: Callable[[Event], None]) -> Callable[[], None]:
-        """Give the listener each event from now on; the result ends that. One that raises is logged and ignored."""
+        """Call the listener with each event from now on; the result removes it. Its errors are logged and ignored."""
         return self._journal.listeners.add(listener)
 
     def snapshot(self) -> RunSnapshot:
-        """A copy of all that the run is now; of a run in the store, only after `load` or `run`."""
+        """A copy of the run's whole state; a stored run has it only after `load` or `run`."""
         self._run.inbox = self._nodes.unread()
         self._run.node_runs = self._nodes.run_ids or UNSET
         # That no node has asked matters only in a paused run.
@@ -106,7 +399,7 @@ class FlowRuntime:
         return copy
 
     async def load(self) -> None:
-        """Load the run that is to be resumed; `run` does it if nobody did.
+        """Load the stored run; `run` does it if you did not.
 
         Raises:
             FlowError: the store has no such run.
@@ -117,12 +410,10 @@ class FlowRuntime:
         if stored is None:
             raise FlowError(f"No snapshot found for runId {self._to_load}.", remedy="Start a new run.")
         self._to_load = None
-        message = self._nodes.resume_message
         self._adopt(stored)
-        self._nodes.resume_message = message
 
     async def run(self, input: Mapping[str, Any] | None = None) -> RunSnapshot:  # noqa: A002
-        """Run the flow until it is complete, paused or aborted; a run that was begun goes on.
+        """Run the flow until it is complete, paused or aborted; a paused or interrupted run continues.
 
         Raises:
             FlowError: the run is over already, or the flow cannot go on: a loop has reached its cap, a condition
@@ -139,13 +430,13 @@ class FlowRuntime:
                 self._run.status = "complete"
                 raise
             finally:
-                self._nodes.resume_message = None
+                self._resume_message = RESUME_MESSAGE
                 self._save()
                 await self._journal.settled()
             return self.snapshot()
 
     async def aclose(self) -> None:
-        """Wait until all that has happened is stored.
+        """Wait until everything is stored.
 
         Raises:
             Exception: what the store raised.
@@ -155,14 +446,14 @@ class FlowRuntime:
     def dispatch(self, command: Command) -> None:
         """Take a command.
 
-        After `pause`, or an `abort` that is `resumable`, the message of `resume` is for all nodes that were running,
-        unless the `reason` of the abort is `shutdown`: then, as after a crash, it is for agents only.
+        After `pause` or a `resumable` `abort`, the message of `resume` is for all nodes that were running. If the
+        `reason` of the abort is `shutdown`, it is for agents only, as after a crash.
 
         Raises:
             FlowError: there is no such command, it lacks its `runId`, or the run is over or not loaded.
         """
         if self._to_load is not None and command.get("type") != "resume":
-            raise FlowError("The run is not loaded yet.", remedy="Await load() before.")
+            raise FlowError("The run is not loaded yet.", remedy="Await load() first.")
         match command:
             case {"type": "send" | "reply"}:
                 self._deliver(command)
@@ -182,7 +473,7 @@ class FlowRuntime:
     def _adopt(self, run: RunSnapshot) -> None:
         self._run = run
         self._schedule = Schedule(self._plan, self._overlap, run)
-        self._nodes = NodeRuns(
+        self._nodes = _NodeRuns(
             self._functions,
             self._schedule,
             emit=self._emit,
@@ -210,12 +501,12 @@ class FlowRuntime:
         if fresh or value is not None:
             self._run.input = as_json(dict(value or {}))
         self._halted = self._failed = False
-        self._nodes.recover()
+        self._nodes.recover(self._resume_message)
         self._run.status = "running"
         self._emit({"type": "flow:start", "flowName": self._plan.flow.name} if fresh else {"type": "flow:resumed"})
 
     async def _drive(self) -> None:
-        tasks: dict[asyncio.Task[Ended], PlannedNode] = {}
+        tasks: dict[asyncio.Task[_Ended], PlannedNode] = {}
         try:
             while True:
                 chosen = await self._choose(self._concurrency - len(tasks))
@@ -228,7 +519,7 @@ class FlowRuntime:
                 for task in [task for task in tasks if task.done()]:
                     await _whole(self._settle(tasks.pop(task), task.result()))
         finally:
-            # Now, since the nodes that are left may take their time.
+            # Before the other nodes end, which may take a while.
             self._save()
             for task in tasks:
                 task.cancel()
@@ -236,7 +527,7 @@ class FlowRuntime:
         self._end()
 
     async def _choose(self, most: int) -> list[PlannedNode]:
-        """Take the next nodes that are ready, and skip those that are not to be run."""
+        """Choose up to `most` nodes that are ready, and skip those whose edges or condition say so."""
         chosen: list[PlannedNode] = []
         while len(chosen) < most and not self._halted and not self._failed:
             node = self._schedule.ready()
@@ -264,33 +555,33 @@ class FlowRuntime:
         status = "failed" if self._failed else "complete"
         self._emit({"type": "flow:complete", "flowName": self._plan.flow.name, "status": status})
 
-    async def _settle(self, node: PlannedNode, ended: Ended) -> None:
+    async def _settle(self, node: PlannedNode, ended: _Ended) -> None:
         name, events = node.node.id, [] if ended.event is None else [ended.event]
         try:
             match ended.outcome:
-                case Done(output):
+                case _Done(output):
                     decided = await self._schedule.decide(node, output)
                     self._run.node_status[name] = "done"
                     self._run.outputs[name] = output
                     self._emit_all(events, self._schedule.leave(node, decided))
-                case Failed(error) if node.node.policy.continue_on_error:
+                case _Failed(error) if node.node.policy.continue_on_error:
                     decided = await self._schedule.decide(node, {"error": error})
                     self._note_failure(name, error)
                     self._emit_all(events, self._schedule.leave(node, decided))
-                case Failed(error):
+                case _Failed(error):
                     self._note_failure(name, error)
                     self._emit_all(events)
                     self._failed = True
                     self._nodes.interrupt("abort")
-                case Stopped() if self._failed and not self._halted:
+                case _Stopped() if self._failed and not self._halted:
                     error = "The node was cancelled because another node failed."
                     self._note_failure(name, error)
                     self._emit({"type": "node:error", "nodeId": name, "runId": ended.run_id, "error": error})
-                case Stopped(output):
+                case _Stopped(output):
                     if output is not UNSET:
                         self._run.outputs[name] = output
         finally:
-            # At once: the journal may write the events of a node that is over at any moment from now on.
+            # At once, because the journal may write the events of the node at any moment from now on.
             self._save()
 
     def _note_failure(self, name: str, error: str) -> None:
@@ -309,7 +600,7 @@ class FlowRuntime:
         self._save()
 
     def _halt(self, command: Command, *, resumable: bool, asks: Iterable[str] = ()) -> None:
-        """Pause or end the run; the message that a paused one goes on with is for the nodes that `asks` names."""
+        """Pause or abort the run; the message that resumes it is for the nodes in `asks`."""
         self._received(command)
         if self._run.status in ("complete", "aborted") or (resumable and self._run.status == "paused"):
             return
@@ -325,7 +616,7 @@ class FlowRuntime:
         if self._run.status in ("complete", "aborted"):
             raise self._not_resumable()
         message = command.get("message")
-        self._nodes.resume_message = message if isinstance(message, str) and message else RESUME_MESSAGE
+        self._resume_message = message if isinstance(message, str) and message else RESUME_MESSAGE
         self._run.status = "running"
         self._emit({"type": "flow:resumed"})
 
@@ -353,12 +644,12 @@ class FlowRuntime:
             for group in groups:
                 events.extend(group)
         finally:
-            # An error in the last of them does not undo the others.
+            # An error in the last group does not undo the others.
             self._journal.emit(events)
 
 
 async def _whole(settling: Coroutine[None, None, None]) -> None:
-    """Wait for it, also if the run is cancelled meanwhile: a node that is over must not run again."""
+    """Finish the coroutine even if the run is cancelled meanwhile: a node that is over must not run again."""
     task = asyncio.create_task(settling)
     try:
         await asyncio.shield(task)

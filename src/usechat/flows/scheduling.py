@@ -1,16 +1,15 @@
-"""Which node is next, and what follows from its end: the rules of the original's scheduler, without its tasks.
+"""Which node runs next, and what follows from its end: the rules of the original's scheduler, without its tasks.
 
-A run's position is in its `RunSnapshot`, so that it can be stored at any moment:
+A run's position is in its `RunSnapshot`, which can be stored at any moment:
 
 - A node is `pending`, `running`, then `done` or `failed`. A pending node that is skipped is done at once. An edge that
   fires into a node that is over makes it pending again: a round of a loop. A running node whose run was interrupted is
-  pending again when the run goes on.
-- An edge is `pending` until its source is over for the first time, then `fired` or `skipped`, as its condition was
-  when its source was over last.
+  pending again when the run is resumed.
+- An edge is `pending` until its source is over for the first time. Then it is `fired` or `skipped`, as its condition
+  was at the last end of its source.
 
-A pending node is ready when no edge to it is pending, except edges with `maxIterations`, which are not waited for. Of
-the nodes that are ready, the first of the file is next; another one may run beside it if `Overlap` says that their
-order cannot matter.
+A pending node is ready when no edge to it is pending; edges with `maxIterations` do not count. Of the nodes that are
+ready, the first in the file is next. Another one may run beside it if `Overlap` says that their order cannot matter.
 
 Conditions take time, so a node's end has two steps. `decide` evaluates the conditions of its edges and changes nothing.
 `skip` or `leave` then changes the node and its edges without waiting, so no snapshot has half of it. The runtime
@@ -24,7 +23,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from usechat.errors import FlowError
 from usechat.flows.expressions import ExpressionError, Scope
-from usechat.flows.plan import Plan, PlannedEdge, PlannedNode
+from usechat.flows.spec import Plan, PlannedEdge, PlannedNode
 
 __all__ = ["Command", "Event", "Overlap", "RunSnapshot", "RunStatus", "Schedule", "skipped_output"]
 
@@ -36,11 +35,11 @@ EdgeStatus: TypeAlias = Literal["pending", "fired", "skipped"]
 
 
 class RunSnapshot(Struct, kw_only=True, rename="camel"):
-    """All that a run is at one moment; as JSON it has the original's names.
+    """The whole state of a run at one moment; as JSON it has the original's names.
 
-    Three fields are not the original's; without them a run could not go on in another process. `input` is the run's.
-    `node_runs` has the run ids of the nodes that are running or were interrupted. `answers` has the nodes that have
-    asked, each with its resume message, or None before the run goes on.
+    The original lacks three of the fields, without which a run could not continue in another process: `input` is the
+    run's input; `node_runs` has the run ids of the nodes that are running or were interrupted; `answers` has the nodes
+    that have asked, each with its resume message, or None until the run is resumed.
     """
 
     run_id: str
@@ -58,23 +57,23 @@ class RunSnapshot(Struct, kw_only=True, rename="camel"):
 
 
 def skipped_output(reason: Literal["edge", "when"]) -> dict[str, Any]:
-    """What stands for the output of a node that was not run."""
+    """The output of a node that was skipped."""
     return {"skipped": True, "reason": reason}
 
 
 class Overlap:
-    """Says of two nodes that could both run now whether they may run at the same time.
+    """Says whether two nodes that could both run now may run at the same time.
 
-    With one node at a time, the first node of the file that is ready is next. So until both of the two have run, only
-    nodes that stand before the later one come between: those that one of the two leads to, by way of such nodes. If
-    nothing on the one side clashes with anything on the other, either order gives the same result. Two nodes clash if
+    One at a time, the first node of the file that is ready would run next. So until both have run, only nodes before
+    the later of the two in the file could run in between: those that one of the two leads to, through such nodes only.
+    If nothing on the one side clashes with anything on the other, either order has the same result. Two nodes clash if
     an edge connects them, if an expression of one reads the other, or if both lead to the target of a loop, whose
-    rounds count for the first. In a flow with a state, functions that use it clash with each other and with
-    expressions that read it.
+    rounds depend on which comes first. In a flow with a state, functions that use the state clash with each other and
+    with expressions that read it.
     """
 
     def __init__(self, plan: Plan, uses_state: Callable[[str], bool]) -> None:
-        """Look at the flow; `uses_state` says of a node type whether its function may read or change the state."""
+        """Find the clashes; `uses_state` says whether the function of a node type may read or change the state."""
         self._place = {name: place for place, name in enumerate(plan.nodes)}
         self._targets = {name: [edge.edge.target for edge in node.outgoing] for name, node in plan.nodes.items()}
         self._clashes: dict[str, set[str]] = {name: set() for name in plan.nodes}
@@ -107,7 +106,7 @@ class Overlap:
             self._clashes[other].add(name)
 
     def _following(self, name: str, last: int) -> Iterator[str]:
-        """The node, and all that it leads to by way of nodes that do not stand after the last."""
+        """The node, and all that it leads to through nodes that are not after `last` in the file."""
         found, unseen = {name}, [name]
         while unseen:
             yield unseen[-1]
@@ -124,16 +123,16 @@ class Overlap:
 
 
 class Schedule:
-    """The plan of a flow and how far its run has come; it emits nothing itself.
+    """The plan of a flow and the position of its run. It returns events and emits none.
 
-    Its methods raise a `FlowError` over an expression that fails, and over what only a run shows to be wrong.
+    Its methods raise a `FlowError` if an expression fails, or if the flow turns out to be wrong.
     """
 
     def __init__(self, plan: Plan, overlap: Overlap, run: RunSnapshot) -> None:
         self.plan = plan
         self._overlap = overlap
         self.run = run
-        # A run that was stored may be older than its flow.
+        # A stored run may be older than its flow.
         for node_id in plan.nodes:
             run.node_status.setdefault(node_id, "pending")
         for planned in plan.edges:
@@ -141,7 +140,7 @@ class Schedule:
             run.loop_counters.setdefault(planned.key, 0)
 
     def ready(self) -> PlannedNode | None:
-        """The first node of the file that is ready, and may run beside those that are running."""
+        """The first node in the file that is ready and may run beside those that are running."""
         ahead = [name for name, status in self.run.node_status.items() if status == "running"]
         for node in self._pending():
             if self._decided(node):
@@ -159,7 +158,7 @@ class Schedule:
         return Scope(names, variables)
 
     async def skipped(self, node: PlannedNode) -> Literal["edge", "when"] | None:
-        """Why the node is not to be run; None if it is. For a `forEach`, `when` is asked for each item instead."""
+        """Why to skip the node, or None to run it. In a `forEach`, its `when` counts for each item instead."""
         statuses = [self.run.edge_status[planned.key] for planned in node.incoming if not planned.loops]
         if node.gate == "all" and "skipped" in statuses:
             return "edge"
@@ -177,7 +176,7 @@ class Schedule:
             raise self._failed(f"{node.path}.when", error) from error
 
     def for_each(self, node: PlannedNode) -> PlannedEdge | None:
-        """The edge that runs the node for each of its items, if one has fired."""
+        """The `forEach` edge that has fired into the node, if one has."""
         found = [edge for edge in node.incoming if edge.items and self.run.edge_status[edge.key] == "fired"]
         if len(found) > 1:
             problem = f"Multiple forEach edges fired into node {node.node.id!r}."
@@ -185,19 +184,19 @@ class Schedule:
         return found[0] if found else None
 
     async def items(self, planned: PlannedEdge) -> list[Any]:
-        """What a `forEach` goes through."""
+        """The items of a `forEach` edge."""
         path = f"{planned.path}.forEach.in"
         try:
             found = None if planned.items is None else await planned.items(self.scope())
         except ExpressionError as error:
             raise self._failed(path, error) from error
         if not isinstance(found, list):
-            remedy = "Write [ … ] around the expression if it may find a single value."
+            remedy = "Put the expression in [ … ] if it may return a single value."
             raise self.plan.flow.error(path, f"forEach expects array at {planned.key}.", remedy)
         return cast("list[Any]", found)
 
     async def decide(self, node: PlannedNode, output: Any) -> list[bool | FlowError]:
-        """Whether each edge that goes out of the node fires after this output; an error ends the list."""
+        """Whether each outgoing edge of the node fires after this output; an error ends the list."""
         scope = self.scope({node.node.id: output})
         decided: list[bool | FlowError] = []
         for planned in node.outgoing:
@@ -210,7 +209,7 @@ class Schedule:
     def skip(
         self, node: PlannedNode, reason: Literal["edge", "when"], decided: list[bool | FlowError]
     ) -> Iterator[Event]:
-        """Take the node as done without running it, and fire its edges all the same."""
+        """Mark the node as done without running it, then fire its edges, and return the events."""
         node_id = node.node.id
         self.run.node_status[node_id] = "done"
         self.run.outputs[node_id] = skipped_output(reason)
@@ -218,7 +217,7 @@ class Schedule:
         yield from self.leave(node, decided)
 
     def leave(self, node: PlannedNode, decided: list[bool | FlowError]) -> Iterator[Event]:
-        """Fire the edges that go out of a node that is over, as decided, and give their events."""
+        """Fire the outgoing edges of a node that is over, as decided, and return the events."""
         for planned, fires in zip(node.outgoing, decided, strict=False):
             if isinstance(fires, FlowError):
                 raise fires
@@ -240,7 +239,8 @@ class Schedule:
         yield {"type": "loop:iterate", **named, "iteration": count}
         if count >= edge.max_iterations:
             problem = f"Loop edge {edge.source} -> {edge.target} exceeded {edge.max_iterations}."
-            raise self.plan.flow.error(planned.path, problem, "Let its condition end the loop, or raise the cap.")
+            remedy = "Let its condition end the loop, or raise `maxIterations`."
+            raise self.plan.flow.error(planned.path, problem, remedy)
 
     def _pending(self) -> Iterator[PlannedNode]:
         return (node for name, node in self.plan.nodes.items() if self.run.node_status[name] == "pending")
@@ -249,4 +249,4 @@ class Schedule:
         return all(planned.loops or self.run.edge_status[planned.key] != "pending" for planned in node.incoming)
 
     def _failed(self, path: str, error: ExpressionError) -> FlowError:
-        return self.plan.flow.error(path, str(error), "Let the expression allow for such values.")
+        return self.plan.flow.error(path, str(error), "Make the expression handle such values.")

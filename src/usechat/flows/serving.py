@@ -1,4 +1,4 @@
-"""A runtime for others: the original's WebSocket, which sends a runtime's events and takes commands for it.
+"""Serves runtimes over the original's WebSocket, which sends a runtime's events and receives its commands.
 
 Everything runs in the thread of the event loop. Each socket is a `_Client` with two tasks: `attend` reads commands, and
 `write` sends the frames in `_unread`. Sending never waits: a client that leaves 8 MB unread is cut off.
@@ -6,9 +6,10 @@ Everything runs in the thread of the event loop. Each socket is a `_Client` with
 A runtime is a `_Run`, of which there are two kinds:
 
 - Named: `run` with an id of the run makes it, and clients that name the id join it. It ends with its run (complete,
-  failed or aborted), or when it was paused, has no clients left and a thousand others need its place. When its last
-  client leaves while it is running, it is aborted; while it is paused, it stays for a client that comes back.
-- Shared: there is one, for all clients that name no run, as the original has it. It stays when nobody is connected.
+  failed or aborted). A paused run without clients is also dropped when there are a thousand runs and a new one starts.
+  When its last client leaves while it is running, it is aborted; while it is paused, it stays for a client that comes
+  back.
+- Shared: there is one, for all clients that name no run, as in the original. It stays when no client is connected.
   When its run is over, the next `run` replaces it; tasks that it still has are in `_old` until they end.
 
 `_Run.tasks` are its calls of `runtime.run`. A run may end before them, since the runtime emits its end first. So a
@@ -60,11 +61,10 @@ async def serve_runtime(
     """Serve runtimes, and give the URL; with port 0, of a free port.
 
     The command `run`, which the original does not have, makes a runtime and runs it. With an id of the run in the
-    envelope, as `RemoteRuntime` sends it, only sockets that name the id get the run's events and command it; when none
-    of them is left, a run that is not paused is aborted. All sockets that name no id share one runtime, as in the
-    original, and `run` makes a new one when the run before is over. Everyone who reaches the port may do all that, so
-    it is for this machine only unless something else guards it. Pages of browsers are refused, except those of the
-    `origins`.
+    envelope, as `RemoteRuntime` sends it, only sockets that name the id get the run's events and can command it. When
+    the last of them is gone, a run that is not paused is aborted. All sockets without an id share one runtime, as in
+    the original, and `run` makes a new one when the run before is over. There is no sign-in, so listen on this machine
+    only, unless something else guards the port. Browser pages are refused, except those of the `origins`.
 
     Raises:
         FlowError: the runtime cannot be made.
@@ -105,7 +105,7 @@ class _Client:
         self._arrived = asyncio.Event()
 
     def send(self, frame: bytes) -> None:
-        """Send a frame as soon as the client has read those before it."""
+        """Queue a frame, and cut off a client that reads too slowly."""
         self._unread.append(frame)
         self._size += len(frame)
         self._arrived.set()
@@ -116,11 +116,11 @@ class _Client:
     def cut_off(self) -> None:
         self._unread.clear()
         self._size = 0
-        # A closing handshake would have to wait for what is on its way.
+        # A closing handshake would wait until the client has read everything before it.
         self._connection.transport.abort()
 
     async def write(self) -> None:
-        # The reader finds that it is closed, too.
+        # The reader sees that the connection is closed, too.
         with suppress(ConnectionClosed):
             while True:
                 await self._arrived.wait()
@@ -132,7 +132,7 @@ class _Client:
 
 
 class _Run:
-    """A runtime at work, and the clients that get its events; `name` is the id that they gave its run."""
+    """A runtime and the clients that get its events; `name` is the id of its run, if it has one."""
 
     def __init__(
         self, runtime: Runtime, clients: set[_Client], name: str = "", on_end: Callable[[], None] = lambda: None
@@ -151,10 +151,10 @@ class _Run:
         return self.runtime.snapshot().status
 
     def take(self, command: Command) -> None:
-        """Do what a command asks for.
+        """Execute a command.
 
         Raises:
-            FlowError: it cannot be done.
+            FlowError: the runtime refuses it.
         """
         match command:
             case {"type": "run"}:
@@ -173,7 +173,7 @@ class _Run:
         if self.status == "running":
             try:
                 self.runtime.dispatch({"type": "abort", "resumable": False})
-            # A runtime of somebody else may raise anything.
+            # A runtime that is not ours may raise anything.
             except Exception:  # noqa: BLE001
                 _log.exception("a run without clients could not be aborted")
 
@@ -190,9 +190,9 @@ class _Run:
     async def _drive(self, value: dict[str, Any] | None) -> None:
         try:
             await self.runtime.run(value)
-        # Clients learn it from an event, if they have seen the run begin; the error itself is not for them.
+        # Clients that saw the run begin get an event. The error itself is not for them.
         except Exception:  # noqa: BLE001
-            _log.exception("a run for others failed")
+            _log.exception("a served run failed")
             if self._is_open:
                 about = {"flowName": self._flow_name, "status": "failed", "timestamp": time.time_ns() // 1_000_000}
                 self._send({"type": "flow:complete", **about})
@@ -216,7 +216,7 @@ class _Run:
 class _Served:
     def __init__(self, make_runtime: Callable[[], Runtime]) -> None:
         self._make_runtime = make_runtime
-        # Made before it is needed, to see that it can be.
+        # Made now, so that a mistake shows when the server starts.
         self._spare: Runtime | None = make_runtime()
         self._clients: set[_Client] = set()
         # The clients that have named no run, as the original's do.
@@ -246,7 +246,7 @@ class _Served:
                         run.abandon()
 
     async def close(self, server: Server) -> None:
-        """End what runs, and see the clients off."""
+        """Cancel the runs, and close the connections."""
         runs = [*self._named.values(), *([] if self._shared is None else [self._shared])]
         for run in runs:
             run.leave()
@@ -257,7 +257,7 @@ class _Served:
         try:
             async with asyncio.timeout(_CLOSE_SECONDS * 2):
                 await server.wait_closed()
-        # The closing handshake has no end of its own if a client takes nothing.
+        # The closing handshake has no timeout of its own if a client reads nothing.
         except TimeoutError:
             for client in self._clients:
                 client.cut_off()
@@ -287,12 +287,12 @@ class _Served:
             run.take(command)
         except FlowError as error:
             _log.warning("the command %.20r of a client was refused: %s", kind, error)
-        # Whatever a runtime raises must not cost the client its connection.
+        # Whatever a runtime raises, the client keeps its connection.
         except Exception:  # noqa: BLE001
             _log.exception("the command %.20r of a client failed", kind)
         else:
             return
-        # The original has no frame for that.
+        # The original has no such frame.
         client.send(_frame("refused", name, command=kind))
 
     def _shared_for(self, command: Command) -> _Run:
@@ -301,7 +301,7 @@ class _Served:
         if command["type"] == "run" and shared is not None:
             _read_input(command)
             if shared.status in ("running", "paused"):
-                raise FlowError(f"The runtime is {shared.status}.", remedy="Abort its run before.")
+                raise FlowError(f"The runtime is {shared.status}.", remedy="Abort its run first.")
             if shared.status != "idle":
                 shared.leave()
                 self._old |= shared.tasks

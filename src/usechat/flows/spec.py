@@ -1,15 +1,30 @@
-"""A flow as it is written: Open Harness's format, as Structs."""
+"""A flow: Open Harness's format as Structs, and the plan that runs it.
+
+`read_flow` checks the fields. `Plan` checks the flow as a whole, sorts its edges by node and compiles its expressions.
+"""
 
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from usechat.errors import FlowError
+from usechat.flows.expressions import (
+    OPERATORS,
+    Check,
+    Condition,
+    ExpressionError,
+    Parsed,
+    Template,
+    condition,
+    template,
+)
 
 __all__ = [
     "Edge",
@@ -18,6 +33,9 @@ __all__ = [
     "FlowState",
     "ForEach",
     "Node",
+    "Plan",
+    "PlannedEdge",
+    "PlannedNode",
     "Policy",
     "Retry",
     "When",
@@ -35,8 +53,9 @@ When: TypeAlias = str | dict[str, Any]
 _FIELD: Final = re.compile(r"Object missing required field `(.*)`\.")
 # The fields whose values are the author's own.
 _FREE: Final = ("input", "ui", "initial", "schema")
-# The names in a condition that is a tree.
-_TREE: Final = ["equals", "not", "and", "or"]
+# The names of the run's input and its state in expressions.
+_TAKEN: Final = ("flow", "state")
+_T = TypeVar("_T")
 
 _log = logging.getLogger("usechat")
 
@@ -51,7 +70,7 @@ class Retry(_Written, frozen=True, kw_only=True):
 
 
 class Policy(_Written, frozen=True, kw_only=True):
-    """What happens around a node: a timeout counts for each attempt, and cancels it."""
+    """Retries, the timeout of each attempt, and whether the run continues if the node fails."""
 
     retry: Retry | None = None
     timeout_ms: _Count | None = None
@@ -59,7 +78,7 @@ class Policy(_Written, frozen=True, kw_only=True):
 
 
 class Node(_Written, frozen=True, kw_only=True):
-    """`input` may hold bindings; `ui` is the editor's and is not read."""
+    """`input` may contain bindings; `ui` is for editors and is not read."""
 
     id: _Name
     type: _Name
@@ -70,14 +89,14 @@ class Node(_Written, frozen=True, kw_only=True):
 
 
 class ForEach(_Written, frozen=True, kw_only=True):
-    """`items` (`in` in the file) is a binding that gives an array; `name` (`as`) is what bindings call one of them."""
+    """`items` (`in` in the file) is a binding to an array; `name` (`as`) is the name of an item in bindings."""
 
     items: _Name = field(name="in")
     name: _Name = field(name="as")
 
 
 class Edge(_Written, frozen=True, kw_only=True):
-    """An edge with `max_iterations` may lead back, and is not waited for."""
+    """An edge with `max_iterations` may lead back to an earlier node, and its target does not wait for it."""
 
     source: _Name = field(name="from")
     target: _Name = field(name="to")
@@ -105,7 +124,7 @@ class Flow(_Written, frozen=True, kw_only=True):
     state: FlowState | None = None
 
     def error(self, path: str, problem: str, remedy: str) -> FlowError:
-        """Make the error that says what is wrong at a path such as `nodes[0].when`."""
+        """The error for a problem at a path such as `nodes[0].when`."""
         return FlowError(problem, remedy=remedy, path=path)
 
 
@@ -120,9 +139,9 @@ class FlowFile(Flow, frozen=True, kw_only=True):
 
 
 def read_flow(flow: Any, *, place: Callable[[str], str] = str) -> Flow:
-    """Check the fields of a flow that was made in Python, as Structs or as JSON-shaped dicts.
+    """Check the fields of a flow: Structs, or JSON-shaped dicts.
 
-    An unknown field is left out, as in the original, and logged; `place` says how the log calls its path.
+    Unknown fields are ignored, as in the original, and logged; `place` turns a path into its name in the log.
 
     Raises:
         FlowError: a field is missing, or of a wrong type.
@@ -133,8 +152,8 @@ def read_flow(flow: Any, *, place: Callable[[str], str] = str) -> Flow:
     read = _convert(data)
     for path, name, known in _unknown(data, msgspec.to_builtins(read)):
         meant = nearest(name, known)
-        hint = f"did you mean `{meant}`?" if meant else f"there are {', '.join(known)}."
-        _log.warning("%s: There is no field `%s` here, and it is not read; %s", place(path), name, hint)
+        hint = f"Did you mean `{meant}`?" if meant else f"The fields are {', '.join(known)}."
+        _log.warning("%s: The unknown field `%s` is ignored. %s", place(path), name, hint)
     return read
 
 
@@ -144,9 +163,9 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | No
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The remedy for a name that is not known."""
+    """The remedy for an unknown name."""
     meant = nearest(name, known)
-    return f"Did you mean {meant!r}?" if meant else f"Name one of: {', '.join(sorted(known)) or 'none yet'}."
+    return f"Did you mean {meant!r}?" if meant else f"Use one of: {', '.join(sorted(known)) or 'none yet'}."
 
 
 def _convert(data: Any) -> Flow:
@@ -154,7 +173,7 @@ def _convert(data: Any) -> Flow:
         return msgspec.convert(data, Flow)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$")
-        problem, remedy = f"{problem}.", "Write a value of that kind; a text that looks like a number needs quotes."
+        problem, remedy = f"{problem}.", "Write a value of that type. Text that looks like a number needs quotes."
         missing = _FIELD.fullmatch(problem)
         if missing is not None:
             problem, remedy = f"The field `{missing[1]}` is missing.", "Add it."
@@ -165,7 +184,7 @@ _Unknown: TypeAlias = tuple[str, str, list[str]]
 
 
 def _unknown(data: Any, read: Any, path: str = "") -> Iterator[_Unknown]:
-    """The path and the name of each field that was not read, and the names of those that can be."""
+    """The path and the name of each unknown field, and the names that are known there."""
     if isinstance(data, list):
         for number, (item, one) in enumerate(zip(cast("list[Any]", data), read, strict=True)):
             yield from _unknown(item, one, f"{path}[{number}]")
@@ -188,8 +207,8 @@ def _unknown_in_tree(when: Any, path: str) -> Iterator[_Unknown]:
     if not isinstance(when, dict):
         return
     for name, value in cast("dict[str, Any]", when).items():
-        if name not in _TREE:
-            yield f"{path}.{name}", name, _TREE
+        if name not in OPERATORS:
+            yield f"{path}.{name}", name, list(OPERATORS)
         elif name != "equals":
             yield from _unknown_in_tree(value, f"{path}.{name}")
         elif isinstance(value, dict):
@@ -202,3 +221,155 @@ def line_of(lines: Mapping[str, int], path: str) -> int:
     while path not in lines:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return lines[path]
+
+
+class PlannedEdge(Struct, frozen=True):
+    edge: Edge
+    key: str
+    path: str
+    when: Condition
+    items: Template | None
+
+    @property
+    def loops(self) -> bool:
+        return self.edge.max_iterations is not None
+
+
+class PlannedNode(Struct, frozen=True):
+    """`incoming` and `outgoing` are in the order of the file."""
+
+    node: Node
+    path: str
+    when: Condition
+    input: Template
+    gate: Literal["any", "all"]
+    incoming: list[PlannedEdge]
+    outgoing: list[PlannedEdge]
+
+
+class Plan:
+    """The nodes of a flow by id, in the order of the file.
+
+    `reads` has, for each node, the names that its expressions and those of its outgoing edges read. `oddities` are
+    paths, each with what may be a mistake there.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        """Check the flow as a whole, and raise a `FlowError` if it could not run."""
+        self.flow = flow
+        self.oddities: list[tuple[str, str]] = []
+        self._check_nodes()
+        self._check_edges()
+        self._check_cycles()
+        self.reads: dict[str, set[str]] = {node.id: set() for node in flow.nodes}
+        self.edges = [self._plan_edge(number, edge) for number, edge in enumerate(flow.edges)]
+        self.nodes = {node.id: self._plan_node(number, node) for number, node in enumerate(flow.nodes)}
+
+    def _check_nodes(self) -> None:
+        seen: set[str] = set()
+        for number, node in enumerate(self.flow.nodes):
+            path = f"nodes[{number}].id"
+            if node.id in seen:
+                raise self.flow.error(path, f"Two nodes have the id {node.id!r}.", "Give one of them another id.")
+            if node.id in _TAKEN:
+                problem = f"The id {node.id!r} is reserved for expressions."
+                raise self.flow.error(path, problem, "Give the node another id.")
+            seen.add(node.id)
+
+    def _check_edges(self) -> None:
+        ids = {node.id for node in self.flow.nodes}
+        keys: set[str] = set()
+        for number, edge in enumerate(self.flow.edges):
+            path = f"edges[{number}]"
+            for name, end in (("from", edge.source), ("to", edge.target)):
+                if end not in ids:
+                    raise self.flow.error(f"{path}.{name}", f"There is no node {end!r}.", suggestion(end, ids))
+            if edge.key in keys:
+                problem = f"Two edges are called {edge.key!r}."
+                raise self.flow.error(path, problem, "Give one of them an `id` of its own.")
+            keys.add(edge.key)
+
+    def _check_cycles(self) -> None:
+        before: dict[str, set[str]] = {node.id: set() for node in self.flow.nodes}
+        for edge in self.flow.edges:
+            if edge.max_iterations is None:
+                before[edge.target].add(edge.source)
+        try:
+            TopologicalSorter(before).prepare()
+        except CycleError as error:
+            around: list[str] = error.args[1]
+            ends = set(pairwise(around))
+            last = max(n for n, edge in enumerate(self.flow.edges) if (edge.source, edge.target) in ends)
+            problem = f"The nodes wait for each other: {' -> '.join(around)}."
+            remedy = "Give the edge that leads back a `maxIterations`, or remove it."
+            raise self.flow.error(f"edges[{last}]", problem, remedy) from None
+
+    def _plan_edge(self, number: int, edge: Edge) -> PlannedEdge:
+        path = f"edges[{number}]"
+        when = self._compiled(edge.source, f"{path}.when", lambda check: condition(edge.when, check))
+        items = None
+        if edge.for_each is not None:
+            binding = edge.for_each.items
+            if not (binding.strip().startswith("{{") and binding.strip().endswith("}}")):
+                problem = f"`in` must be a binding, but it is {binding!r}."
+                raise self.flow.error(f"{path}.forEach.in", problem, f"Write '{{{{ {binding} }}}}'.")
+            items = self._compiled(edge.target, f"{path}.forEach.in", lambda check: template(binding, check))
+        return PlannedEdge(edge, edge.key, path, when, items)
+
+    def _plan_node(self, number: int, node: Node) -> PlannedNode:
+        path = f"nodes[{number}]"
+        incoming = [planned for planned in self.edges if planned.edge.target == node.id]
+        items = [planned.edge.for_each.name for planned in incoming if planned.edge.for_each]
+        when = self._compiled(node.id, f"{path}.when", lambda check: condition(node.when, check), *items)
+        filled = self._compiled(node.id, f"{path}.input", lambda check: template(node.input, check), *items)
+        outgoing = [planned for planned in self.edges if planned.edge.source == node.id]
+        return PlannedNode(node, path, when, filled, self._gate(incoming), incoming, outgoing)
+
+    def _gate(self, incoming: list[PlannedEdge]) -> Literal["any", "all"]:
+        gate = None
+        for planned in incoming:
+            gate = gate or planned.edge.gate
+            if planned.edge.gate not in (None, gate):
+                problem = f"The edges to {planned.edge.target!r} have different gates."
+                raise self.flow.error(f"{planned.path}.gate", problem, "Give them the same `gate`.")
+        return gate or "all"
+
+    def _compiled(self, reader: str, path: str, compiling: Callable[[Check], _T], *items: str) -> _T:
+        """Compile an expression of the node `reader`, which may also use the `items` of a `forEach` by name."""
+
+        def check(parsed: Parsed) -> None:
+            self._check_names(path, parsed, items)
+            everything = (*self.reads, "state") if parsed.whole else ()
+            self.reads[reader].update((name for name, _ in parsed.heads), everything)
+
+        try:
+            return compiling(check)
+        except ExpressionError as error:
+            raise self.flow.error(path + error.place, str(error), error.remedy) from error
+
+    def _check_names(self, path: str, parsed: Parsed, items: Iterable[str]) -> None:
+        ids = [*(node.id for node in self.flow.nodes), *items]
+        for name, inner in sorted(parsed.heads, key=str):
+            if name in ids:
+                continue
+            if name not in _TAKEN:
+                raise ExpressionError(f"There is no node {name!r}.", remedy=_remedy(name, ids))
+            if name == "flow" and inner not in (None, "input"):
+                remedy = f"Write flow.input.{inner} for a field of the run's input."
+                raise ExpressionError(f"`flow` has no {inner!r}, only `input`.", remedy=remedy)
+            if name == "state" and inner is not None:
+                self._check_state(path, inner)
+
+    def _check_state(self, path: str, name: str) -> None:
+        initial = self.flow.state.initial if self.flow.state else {}
+        meant = nearest(name, initial, cutoff=0.8)
+        # A node may add any name to the state later.
+        if name not in initial and meant is not None:
+            self.oddities.append((path, f"The initial state has no {name!r}. Did you mean {meant!r}?"))
+
+
+def _remedy(name: str, ids: list[str]) -> str:
+    parts = [known for known in ids if not known.isidentifier() and name in re.split(r"\W+", known)]
+    if parts:
+        return f"If you mean `{parts[0]}`, write it with the backticks."
+    return suggestion(name, [*ids, *_TAKEN])

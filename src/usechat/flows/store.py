@@ -1,16 +1,35 @@
-"""Stores of runs: their events, numbered from 1, and their last snapshot."""
+"""The events and snapshots of a run on their way: to its listeners at once, to its store in the background.
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+Everything here runs in the thread of the event loop. A `Journal` has two queues, so that listeners and the store see
+the same order:
+
+- `_undelivered`: `emit` delivers it before it returns. A listener that makes the run emit more only adds to the queue,
+  which the outer `emit` goes on delivering (`_delivering`), so no listener sees an event before the one that caused it.
+- `_unwritten`: events and snapshots for the store. The task `_writer` writes them, up to the last snapshot in one call,
+  and ends when nothing is left. If the store raises, the task ends, what it did not take stays in the queue, and the
+  next entry or `settled` starts another task.
+
+A store numbers the events of each run from 1, and keeps the last snapshot of each run and the last run of each chat.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, cast
 
 import msgspec
 from sqlalchemy import BigInteger, Column, Connection, Integer, Table, Text, delete, func, insert, select
 
 from usechat.database import Database, insert_into, metadata
+from usechat.flows.nodes import as_json
 from usechat.flows.scheduling import Event, RunSnapshot
 from usechat.integrations.open_harness.agent import ChatRun, ChatRuns
 
-__all__ = ["DatabaseRunStore", "MemoryRunStore", "RunStore"]
+__all__ = ["DatabaseRunStore", "Journal", "Listeners", "MemoryRunStore", "RunStore"]
+
+_log = logging.getLogger("usechat")
 
 _EVENTS = Table(
     "usechat_run_events",
@@ -36,25 +55,25 @@ _CHAT_RUNS = Table(
 
 
 class RunStore(ChatRuns, Protocol):
-    """Where runs are kept, by the id of the run, and which chat had which. One process at a time writes a run."""
+    """Stores the events and the last snapshot of each run. Only one process at a time writes a run."""
 
     async def append_event(self, run_id: str, *events: Event) -> None:
-        """Keep events, all or none, with the next sequence numbers of the run."""
+        """Store events, all or none, with the next sequence numbers of the run."""
         ...
 
     async def save_snapshot(self, run_id: str, snapshot: RunSnapshot, *events: Event) -> None:
-        """Keep the snapshot in place of an earlier one, and the events before it: all or none."""
+        """Store the events, then the snapshot in place of an earlier one: all or none."""
         ...
 
     async def load_snapshot(self, run_id: str) -> RunSnapshot | None: ...
 
     async def load_events(self, run_id: str, after: int = 0) -> list[Event]:
-        """Give the events whose sequence number is greater than `after`."""
+        """The events whose sequence number is greater than `after`."""
         ...
 
 
 class MemoryRunStore:
-    """Runs that are gone with the process."""
+    """Runs in memory, which are gone with the process."""
 
     def __init__(self) -> None:
         self._events: dict[str, list[bytes]] = {}
@@ -163,6 +182,100 @@ def _append(connection: Connection, run_id: str, bodies: list[str]) -> None:
 
 
 def _put(connection: Connection, table: Table, key: dict[str, str], values: dict[str, str]) -> None:
-    """Insert a row, or put the values into the one that the run has."""
+    """Insert a row, or update the row of the same run."""
     new = insert_into(table, connection.dialect.name).values(**key, **values)
     connection.execute(new.on_conflict_do_update(index_elements=[table.c.run_id], set_=values))
+
+
+class Listeners:
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[Event], None]] = []
+
+    def add(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Call the listener with each event from now on; the result removes it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def notify(self, event: Event) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(event)
+            # A listener that fails must not fail the run.
+            except Exception:  # noqa: BLE001
+                _log.exception("a listener of a run failed")
+
+
+class Journal:
+    def __init__(self, run_id: str, store: RunStore | None) -> None:
+        self.run_id = run_id
+        self._store = store
+        self.listeners = Listeners()
+        self._undelivered: deque[Event] = deque()
+        self._delivering = False
+        self._unwritten: deque[Event | RunSnapshot] = deque()
+        self._writer: asyncio.Task[None] | None = None
+
+    def emit(self, payloads: Iterable[Mapping[str, Any]]) -> None:
+        """Emit events that belong together: events that a listener causes come after all of them."""
+        timestamp = time.time_ns() // 1_000_000
+        events: list[Event] = [{**as_json(payload), "timestamp": timestamp} for payload in payloads]
+        self._undelivered.extend(events)
+        self._write_later(events)
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            while self._undelivered:
+                self.listeners.notify(self._undelivered.popleft())
+        finally:
+            self._delivering = False
+
+    def save(self, snapshot: RunSnapshot) -> None:
+        """Write the snapshot to the store in one call with the events before it."""
+        self._write_later([snapshot])
+
+    async def settled(self) -> None:
+        """Wait until everything is written.
+
+        Raises:
+            Exception: what the store raised.
+        """
+        while self._unwritten:
+            await asyncio.shield(self._ensure_writer())
+
+    def _write_later(self, entries: Iterable[Event | RunSnapshot]) -> None:
+        if self._store is None:
+            return
+        self._unwritten.extend(entries)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            # Without a loop nothing can be written. The next call of `run` does it.
+            return
+        self._ensure_writer()
+
+    def _ensure_writer(self) -> asyncio.Task[None]:
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+            self._writer.add_done_callback(self._report)
+        return self._writer
+
+    def _report(self, writer: asyncio.Task[None]) -> None:
+        if not writer.cancelled() and (error := writer.exception()) is not None:
+            _log.error("events of run %s could not be stored", self.run_id, exc_info=error)
+
+    async def _write(self) -> None:
+        store = cast("RunStore", self._store)
+        while self._unwritten:
+            entries = list(self._unwritten)
+            snapshots = [number for number, entry in enumerate(entries) if isinstance(entry, RunSnapshot)]
+            if snapshots:
+                del entries[snapshots[-1] + 1 :]
+            events = [entry for entry in entries if not isinstance(entry, RunSnapshot)]
+            if isinstance(entries[-1], RunSnapshot):
+                await store.save_snapshot(self.run_id, entries[-1], *events)
+            else:
+                await store.append_event(self.run_id, *events)
+            # Not before: what the store refuses now, it may take later.
+            for _ in entries:
+                self._unwritten.popleft()

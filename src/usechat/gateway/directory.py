@@ -7,23 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    Float,
-    ForeignKey,
-    Integer,
-    Table,
-    Text,
-    and_,
-    bindparam,
-    func,
-    insert,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from starlette.requests import HTTPConnection
 
 from usechat.database import Database, insert_into, metadata
@@ -38,55 +22,57 @@ __all__ = ["DirectoryAuth", "DirectoryError", "SessionDirectory"]
 _ID: Final = re.compile(r"(?!\.{1,2}\Z)[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,512}")
 _NOT_FOUND: Final = "There is no session with this id."
 
-_USERS = Table("usechat_users", metadata, Column("user_id", Text, primary_key=True))
-_SESSIONS = Table(
+_USERS = sa.Table("usechat_users", metadata, sa.Column("user_id", sa.Text, primary_key=True))
+_SESSIONS = sa.Table(
     "usechat_sessions",
     metadata,
     # Participants hang on it, because an index of PostgreSQL has no room for two ids.
-    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("session_id", Text, nullable=False, unique=True),
-    Column[str]("owner", ForeignKey(_USERS.c.user_id), nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("visibility", Text, nullable=False),
-    Column("adapter", Boolean, nullable=False),
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("session_id", sa.Text, nullable=False, unique=True),
+    sa.Column[str]("owner", sa.ForeignKey(_USERS.c.user_id), nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("visibility", sa.Text, nullable=False),
+    sa.Column("adapter", sa.Boolean, nullable=False),
 )
-_PARTICIPANTS = Table(
+_PARTICIPANTS = sa.Table(
     "usechat_participants",
     metadata,
-    Column[int]("session", ForeignKey(_SESSIONS.c.number), primary_key=True),
-    Column[str]("user_id", ForeignKey(_USERS.c.user_id), primary_key=True),
-    Column("role", Text, nullable=False),
+    sa.Column[int]("session", sa.ForeignKey(_SESSIONS.c.number), primary_key=True),
+    sa.Column[str]("user_id", sa.ForeignKey(_USERS.c.user_id), primary_key=True),
+    sa.Column("role", sa.Text, nullable=False),
 )
 # The hash is the SHA-256 of the token in hexadecimal; times are seconds since 1970.
-_TOKENS = Table(
+_TOKENS = sa.Table(
     "usechat_tokens",
     metadata,
-    Column("hash", Text, primary_key=True),
-    Column[str]("user_id", ForeignKey(_USERS.c.user_id), nullable=False),
-    Column("expires", Float(53), nullable=False),
-    Column("revoked", Float(53)),
+    sa.Column("hash", sa.Text, primary_key=True),
+    sa.Column[str]("user_id", sa.ForeignKey(_USERS.c.user_id), nullable=False),
+    sa.Column("expires", sa.Float(53), nullable=False),
+    sa.Column("revoked", sa.Float(53)),
 )
 
-_THE_USER = select(_USERS.c.user_id).where(_USERS.c.user_id == bindparam("user_id"))
-_THE_SESSION = select(_SESSIONS.c.number, _SESSIONS.c.kind).where(_SESSIONS.c.session_id == bindparam("session_id"))
-_TOKEN_USER = select(_TOKENS.c.user_id).where(
-    _TOKENS.c.hash == bindparam("hash"), _TOKENS.c.revoked.is_(None), _TOKENS.c.expires > bindparam("now")
+_THE_USER = sa.select(_USERS.c.user_id).where(_USERS.c.user_id == sa.bindparam("user_id"))
+_THE_SESSION = sa.select(_SESSIONS.c.number, _SESSIONS.c.kind).where(
+    _SESSIONS.c.session_id == sa.bindparam("session_id")
+)
+_TOKEN_USER = sa.select(_TOKENS.c.user_id).where(
+    _TOKENS.c.hash == sa.bindparam("hash"), _TOKENS.c.revoked.is_(None), _TOKENS.c.expires > sa.bindparam("now")
 )
 # One statement whatever is missing, so that nobody can tell by its time which it was.
 _ACCESS = (
-    select(_SESSIONS.c.owner, _SESSIONS.c.kind, _SESSIONS.c.visibility, _SESSIONS.c.adapter, _PARTICIPANTS.c.role)
+    sa.select(_SESSIONS.c.owner, _SESSIONS.c.kind, _SESSIONS.c.visibility, _SESSIONS.c.adapter, _PARTICIPANTS.c.role)
     .select_from(_USERS)
-    .join(_SESSIONS, _SESSIONS.c.session_id == bindparam("session_id"))
+    .join(_SESSIONS, _SESSIONS.c.session_id == sa.bindparam("session_id"))
     .outerjoin(
         _PARTICIPANTS,
-        and_(_PARTICIPANTS.c.session == _SESSIONS.c.number, _PARTICIPANTS.c.user_id == _USERS.c.user_id),
+        sa.and_(_PARTICIPANTS.c.session == _SESSIONS.c.number, _PARTICIPANTS.c.user_id == _USERS.c.user_id),
     )
-    .where(_USERS.c.user_id == bindparam("user_id"))
+    .where(_USERS.c.user_id == sa.bindparam("user_id"))
 )
 _REVOKE = (
-    update(_TOKENS)
-    .where(_TOKENS.c.hash == bindparam("of"))
-    .values(revoked=func.coalesce(_TOKENS.c.revoked, bindparam("now")))
+    sa.update(_TOKENS)
+    .where(_TOKENS.c.hash == sa.bindparam("of"))
+    .values(revoked=sa.func.coalesce(_TOKENS.c.revoked, sa.bindparam("now")))
 )
 
 
@@ -141,7 +127,7 @@ class SessionDirectory:
         _check_id(session_id, "session")
         row = {"session_id": session_id, "owner": owner, "kind": kind, "visibility": visibility, "adapter": adapter}
 
-        def add(connection: Connection) -> None:
+        def add(connection: sa.Connection) -> None:
             _check_user(connection, owner)
             _insert(connection, _SESSIONS, "session", row)
 
@@ -157,9 +143,9 @@ class SessionDirectory:
         """
         given = {"visibility": visibility, "adapter": adapter}
         changes = {name: value for name, value in given.items() if value is not None}
-        query = update(_SESSIONS).where(_SESSIONS.c.session_id == _lookup(session_id)).values(**changes)
+        query = sa.update(_SESSIONS).where(_SESSIONS.c.session_id == _lookup(session_id)).values(**changes)
 
-        def change(connection: Connection) -> None:
+        def change(connection: sa.Connection) -> None:
             if not connection.execute(query).rowcount:
                 raise DirectoryError(f"There is no session {session_id!r:.80}.")
 
@@ -172,7 +158,7 @@ class SessionDirectory:
             DirectoryError: There is no such session or user, or the session is an orchestrator or a workflow.
         """
 
-        def grant(connection: Connection) -> None:
+        def grant(connection: sa.Connection) -> None:
             session = connection.execute(_THE_SESSION, {"session_id": _lookup(session_id)}).first()
             if session is None:
                 raise DirectoryError(f"There is no session {session_id!r:.80}.")
@@ -197,9 +183,9 @@ class SessionDirectory:
         token = secrets.token_hex(32)
         row = {"hash": _hash(token), "user_id": user_id, "expires": self._clock() + lifetime}
 
-        def add(connection: Connection) -> None:
+        def add(connection: sa.Connection) -> None:
             _check_user(connection, user_id)
-            connection.execute(insert(_TOKENS), row)
+            connection.execute(sa.insert(_TOKENS), row)
 
         await self._database.run(add)
         return token
@@ -279,12 +265,12 @@ def _check_id(name: str, thing: str) -> None:
         )
 
 
-def _check_user(connection: Connection, user_id: str) -> None:
+def _check_user(connection: sa.Connection, user_id: str) -> None:
     if connection.scalar(_THE_USER, {"user_id": _lookup(user_id)}) is None:
         raise DirectoryError(f"There is no user {user_id!r:.80}.")
 
 
-def _insert(connection: Connection, table: Table, thing: str, row: dict[str, Any]) -> None:
+def _insert(connection: sa.Connection, table: sa.Table, thing: str, row: dict[str, Any]) -> None:
     new = insert_into(table, connection.dialect.name).on_conflict_do_nothing()
     if connection.execute(new, row).rowcount != 1:
         raise DirectoryError(f"There is a {thing} {row[f'{thing}_id']!r:.80} already.")

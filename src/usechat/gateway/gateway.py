@@ -7,19 +7,19 @@ A request takes these steps, and the first one that fails answers it:
 Everything runs in the event loop of the app, except that a body of more than 1 MiB is decoded in a thread.
 
 - `chat` begins a turn in `Chats`, whose agent is the gateway's one `AgentOpsAgent`. The turn is a task of its own. The
-  response only reads its log: when the client leaves, the turn goes on for `linger` seconds and is then stopped.
-- `stream` and `stop` find a turn by its chat. The key of a chat holds the session and the user, so that nobody can name
-  a turn of another session or of another user.
+  response only reads its log: when the last reader leaves, the turn goes on for `linger` seconds and is then stopped.
+- `stream` and `stop` find a turn by its chat, in this process or, with a store on Redis, in any other. The key of a
+  chat holds the session and the user, so that nobody can name a turn of another session or of another user.
 - `answer` and `channels` begin no turn. `answer` is sent on the socket of the user's turn that asks the question. If
-  there is none, it opens a socket for as long as the request takes, as `channels` always does.
+  this process has none, it opens a socket for as long as the request takes, as `channels` always does.
 
-Sessions keep what is said in them, and the gateway keeps no messages.
+A worker that dies leaves its prompts to their sessions. Another worker ends its turns with an error, and sends the
+sessions nothing. Sessions keep what is said in them; the gateway keeps no messages, and no token leaves its process.
 """
 
 import asyncio
 import re
 import secrets
-import time
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -48,20 +48,20 @@ from usechat.integrations.agent_ops.agent import AgentOpsAgent, Prompt, SessionC
 from usechat.integrations.agent_ops.socket import TOO_MANY, AbortedBy, SessionAddress
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import ChatRequest, Limits, check_cost, decode_json, decode_request
+from usechat.server.admission import ApprovalSigner
 from usechat.server.app import app_lifespan, service_routes
-from usechat.server.arguments import check_path, listed
 from usechat.server.auth import Authenticate, JwtAuth, authenticated, bearer_token, is_token
 from usechat.server.chat_history import ClientHistory
 from usechat.server.chats import Chats
-from usechat.server.error_responses import guarded, json_error
+from usechat.server.endpoint import Found, TurnEndpoint
 from usechat.server.metrics import Metrics
 from usechat.server.origins import check_origin
 from usechat.server.origins import cors as cors_middleware
-from usechat.server.requests import VisibleHeaders, check_id, json_body, last_seen
-from usechat.server.responses import SlowReaders, TurnResponse
-from usechat.server.signatures import ApprovalSigner
-from usechat.stores import Reader, TurnHead
-from usechat.stores.memory import MemoryTurnStore
+from usechat.server.requests import VisibleHeaders, check_id, json_body, json_error, last_seen
+from usechat.server.responses import SlowReaders
+from usechat.server.startup import check_arguments, check_path, listed
+from usechat.stores import TurnHead, TurnStore
+from usechat.stores.urls import LEASE, open_store
 from usechat.turns.failures import explain
 from usechat.turns.pending import Admission, PendingTurn
 
@@ -70,7 +70,6 @@ __all__ = ["prompt_of", "sessions_gateway"]
 _SETTINGS: Final = GatewaySettings()
 _NO_ROUTE: Final = "There is nothing here."
 _PING_SECONDS: Final = 2.0
-_BODY_DEADLINE: Final = 30.0
 # A message may have 25 million characters of files. The messages before it are not looked at.
 _BODY: Final = Limits(body=40 * 1024 * 1024, messages=20_000, values=150_000)
 _LARGE_BODY: Final = 1024 * 1024
@@ -91,6 +90,9 @@ def sessions_gateway(
     directory: SessionDirectory | str,
     authenticate: Authenticate | None = None,
     jwt: JwtAuth | None = None,
+    store: TurnStore | str | None = None,
+    lease: float = LEASE,
+    secret: str | None = None,
     settings: GatewaySettings = _SETTINGS,
     path: str = "/api/sessions",
     cors: Collection[str] | str = (),
@@ -99,30 +101,35 @@ def sessions_gateway(
     """Make the app that serves the sessions of an Agent Ops upstream, with `/healthz`, `/readyz` and `/metrics`.
 
     `directory` says who may use which session: one of your own, or the URL of its database. `authenticate` says who is
-    asking. Without it, users of the directory sign in by its tokens and, with a `jwt`, by JWTs. `cors` are the origins
-    whose pages may call. A server that shuts down gives running turns `grace` seconds; with None the app leaves signals
-    alone.
+    asking. Without it, users of the directory sign in by its tokens and, with a `jwt`, by JWTs. `store` keeps running
+    turns: in this process, or at the URL of a Redis that all workers share. There a worker that is silent for `lease`
+    seconds loses its turns, and the names of keys are hashed with the `secret`, of 32 bytes or more. `cors` are the
+    origins whose pages may call. A server that shuts down gives running turns `grace` seconds; with None the app leaves
+    signals alone.
 
     Raises:
-        ValueError: The path, the upstream or its token, an origin or the database URL is not one, or both
-            `authenticate` and `jwt` are given.
-        ImportError: The package that the database needs is not installed.
+        TypeError: The store or the lease has the wrong type.
+        ValueError: The path, the upstream or its token, an origin or a URL is not one, the secret is missing or too
+            short, or both `authenticate` and `jwt` are given.
+        ImportError: The package that the database or the store needs is not installed.
     """
+    check_arguments(path=path, store=store, lease=lease)
     check_path(path)
     _check_upstream(upstream, settings.upstream_token)
     if authenticate is not None and jwt is not None:
         raise ValueError("authenticate says who is asking, so that it has to look at JWTs itself.")
+    origins, turns = listed(cors), open_store(store, secret=secret, lease=lease, scope=path)
     database = None
     if isinstance(directory, str):
         database = Database(directory)
         directory = SessionDirectory(database)
-    origins = listed(cors)
-    gateway = _Gateway(path, upstream, directory, authenticate or DirectoryAuth(directory, jwt), settings, origins)
+    who = authenticate or DirectoryAuth(directory, jwt)
+    gateway = _Gateway(path, upstream, directory, who, settings, origins, turns, database)
     app = Starlette(
         routes=[Mount(path, gateway), *service_routes(gateway.chats)],
         middleware=[cors_middleware(origins, credentials=False)] if origins else [],
         exception_handlers={HTTPException: _no_route},
-        lifespan=partial(app_lifespan, gateway.chats, partial(gateway.chats.serve, database), grace),
+        lifespan=partial(app_lifespan, gateway.chats, gateway.serve, grace),
     )
     # What is not there is not elsewhere, either.
     app.router.redirect_slashes = False
@@ -151,7 +158,7 @@ class _Answer(Struct):
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 
-class _Gateway:
+class _Gateway(TurnEndpoint):
     """The routes of sessions, as one ASGI app below their common path."""
 
     def __init__(
@@ -162,31 +169,34 @@ class _Gateway:
         authenticate: Authenticate,
         settings: GatewaySettings,
         origins: Collection[str],
+        store: TurnStore,
+        database: Database | None,
     ) -> None:
-        metrics = _GatewayMetrics()
-        self._agent = agent = AgentOpsAgent(
-            upstream, settings.upstream_token, settings.options, settings.sockets, metrics
+        metrics, history = _GatewayMetrics(), _SessionHistory(directory)
+        agent = AgentOpsAgent(upstream, settings.upstream_token, settings.options, settings.sockets, metrics)
+        super().__init__(
+            Chats(agent, store, history, settings.chats, metrics),
+            (history, store),
+            database,
+            settings.stream,
+            json_error,
+            SlowReaders(settings.behind_in_all, lambda: agent.sockets.is_crowded),
         )
-        metrics.open_sockets.set_function(lambda: agent.sockets.count)
-        metrics.most_of_a_session.set_function(lambda: agent.sockets.most_of_a_session)
-        self.chats = Chats(agent, MemoryTurnStore(), _SessionHistory(directory), settings.chats, metrics)
+        self._agent = agent
         self._path = path
         self._directory = directory
         self._authenticate = authenticate
         self._origins = origins
         self._is_on = settings.is_on
-        self._stream = settings.stream
-        self._slow = SlowReaders(settings.behind_in_all, lambda: agent.sockets.is_crowded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await WebSocketClose()(scope, receive, send)
             return
-        response = await guarded(self._route, Request(scope, receive, send), self._refused)
+        response = await self._respond(self._route, Request(scope, receive, send))
         await response(scope, receive, send)
 
-    async def _route(self, request: Request) -> Response:
-        arrived = time.monotonic()
+    async def _route(self, request: Request) -> Found:
         found = _find_route(request.scope, self._path) if self._is_on else None
         if found is None:
             raise RequestError(_NO_ROUTE, status=404)
@@ -201,23 +211,22 @@ class _Gateway:
         await self._directory.check_access(session, user, endpoint)
         match endpoint:
             case "chat":
-                return self._reading(await self._begin(request, _address(request, session, user)), arrived)
+                return await self._begin(request, _address(request, session, user))
             case "stream":
-                reader = await self.chats.follow(_scoped(session, check_id(chat_id)), user, *last_seen(request))
-                return Response(status_code=204) if reader is None else self._reading(reader, arrived)
+                return await self.chats.follow(_scoped(session, check_id(chat_id)), user, *last_seen(request))
             case "stop":
                 if bearer_token(request) is None:
                     # Any page could make a user stop a turn who signs in by a cookie.
                     check_origin(request, self._origins)
                 await self.chats.stop(_scoped(session, check_id(chat_id)), user, request.query_params.get("turn"))
-                return Response(status_code=204)
+                return None
             case "answer":
                 return await self._answer(request, _address(request, session, user))
             case "channels":
                 return await self._channels(_address(request, session, user))
 
-    async def _begin(self, request: Request, address: SessionAddress) -> Reader:
-        body = await json_body(request, limit=_BODY.body, deadline=_BODY_DEADLINE)
+    async def _begin(self, request: Request, address: SessionAddress) -> Found:
+        body = await json_body(request, limit=_BODY.body)
         # A large one would hold up everybody else.
         asked = await asyncio.to_thread(_read, body) if len(body) > _LARGE_BODY else _read(body)
         call = SessionCall(address, asked.id, prompt_of(asked))
@@ -227,11 +236,8 @@ class _Gateway:
         scoped_request = structs.replace(asked, id=chat_id, trigger="submit-message", message_id=None)
         return await self.chats.begin(scoped_request, address.user, VisibleHeaders(request.scope["headers"]), call)
 
-    def _reading(self, reader: Reader, arrived: float) -> Response:
-        return TurnResponse(reader, self._stream, self.chats.metrics, arrived, self._slow)
-
-    async def _answer(self, request: Request, address: SessionAddress) -> Response:
-        body = await json_body(request, limit=_ANSWER_SIZE, deadline=_BODY_DEADLINE)
+    async def _answer(self, request: Request, address: SessionAddress) -> Found:
+        body = await json_body(request, limit=_ANSWER_SIZE)
         given = decode_json(
             _ANSWER, body, "The body", "must be an object with a questionId and a text or boolean answer"
         )
@@ -239,9 +245,8 @@ class _Gateway:
             is_open = await self._agent.answer(address, given.question_id, answer=given.answer)
         if not is_open:
             raise RequestError("There is no such question open.", status=404)
-        return Response(status_code=204)
 
-    async def _channels(self, address: SessionAddress) -> Response:
+    async def _channels(self, address: SessionAddress) -> Found:
         with self._reaching(address):
             channels = await self._agent.channels(address)
         named = [{"channelType": kind, "channelId": name} for kind, name in channels]
@@ -258,10 +263,6 @@ class _Gateway:
     def _check_room(self, address: SessionAddress) -> None:
         if not self._agent.sockets.has_room(address):
             raise RequestError(TOO_MANY, status=503, retry_after=5)
-
-    def _refused(self, error: RequestError) -> Response:
-        self.chats.metrics.request_refused(error.status)
-        return json_error(error)
 
 
 def _find_route(scope: Scope, mounted_at: str) -> tuple[Endpoint, str, str, str] | None:
@@ -322,43 +323,31 @@ def prompt_of(request: ChatRequest) -> Prompt | None:
     if message.role != "user":
         raise RequestError("The last message must be from the user or the assistant.")
     text = "\n".join(part["text"] for part in message.parts if part["type"] == "text")
-    files = [part for part in message.parts if part["type"] == "file"]
-    _check_size(files)
-    attachments = tuple(_attachment(file, number) for number, file in enumerate(files, 1))
+    attachments, total = list[dict[str, str]](), 0
+    for number, file in enumerate((part for part in message.parts if part["type"] == "file"), 1):
+        total += len(file["url"])
+        attachments.append(_attachment(file, number, total))
     if not text.strip() and not attachments:
         raise RequestError("The message has neither text nor files.")
-    return Prompt(message.id or new_id(), text, attachments)
+    return Prompt(message.id or new_id(), text, tuple(attachments))
 
 
-def _check_size(files: list[dict[str, Any]]) -> None:
-    total = 0
-    for number, file in enumerate(files, 1):
-        size = len(file["url"])
-        total += size
-        if number > _MOST_FILES:
-            problem = f"is one too many: a message may have {_MOST_FILES} files"
-        elif size > _MOST_CHARACTERS:
-            problem = f"is larger than {_MOST_CHARACTERS:,} characters"
-        elif total > _MOST_IN_ALL:
-            problem = f"makes the files together larger than {_MOST_IN_ALL:,} characters"
-        else:
-            continue
-        raise RequestError(f"{_called(file, number)} {problem}.", status=413)
-
-
-def _attachment(file: dict[str, Any], number: int) -> dict[str, str]:
-    mime, url, name = file["mediaType"], file["url"], file.get("filename")
-    if not _TAKEN.match(url, 0, _LONGEST_HEAD) or not mime.lower().startswith(("image/", "audio/")):
-        raise RequestError(
-            f"{_called(file, number)} cannot be sent: sessions take images and audio, as base64 data URLs.", status=415
-        )
-    attachment = {"type": "file", "mime": mime, "url": url}
-    return {**attachment, "filename": name} if isinstance(name, str) else attachment
-
-
-def _called(file: dict[str, Any], number: int) -> str:
-    name = file.get("filename")
-    return f"The file {name!r:.80}" if isinstance(name, str) and name else f"File {number}, {file['mediaType']!r:.60},"
+def _attachment(file: dict[str, Any], number: int, total: int) -> dict[str, str]:
+    """The file as a session takes it; `total` is how many characters the files have up to this one."""
+    mime, url, name, status = file["mediaType"], file["url"], file.get("filename"), 413
+    if number > _MOST_FILES:
+        problem = f"is one too many: a message may have {_MOST_FILES} files"
+    elif len(url) > _MOST_CHARACTERS:
+        problem = f"is larger than {_MOST_CHARACTERS:,} characters"
+    elif total > _MOST_IN_ALL:
+        problem = f"makes the files together larger than {_MOST_IN_ALL:,} characters"
+    elif not _TAKEN.match(url, 0, _LONGEST_HEAD) or not mime.lower().startswith(("image/", "audio/")):
+        problem, status = "cannot be sent: sessions take images and audio, as base64 data URLs", 415
+    else:
+        attachment = {"type": "file", "mime": mime, "url": url}
+        return {**attachment, "filename": name} if isinstance(name, str) else attachment
+    called = f"The file {name!r:.80}" if isinstance(name, str) and name else f"File {number}, {mime!r:.60},"
+    raise RequestError(f"{called} {problem}.", status=status)
 
 
 def _scoped(session: str, chat_id: str) -> str:
@@ -368,6 +357,8 @@ def _scoped(session: str, chat_id: str) -> str:
 
 class _SessionHistory(ClientHistory):
     """Takes the last message of a request and nothing else, and keeps none of it."""
+
+    name: Final = "the sessions"
 
     def __init__(self, directory: SessionDirectory) -> None:
         # No session asks for an approval.
@@ -395,25 +386,21 @@ class _GatewayMetrics(Metrics):
 
     def __init__(self) -> None:
         super().__init__()
-        registry = self.registry
-        self._open_failures = Counter(
-            "adapter_ws_open_failures", "Sockets to sessions that could not be opened.", registry=registry
-        )
-        self._aborts = Counter(
-            "adapter_stream_aborts",
-            "Streams that ended before their turn did, by the client or by the gateway.",
-            ["by"],
-            registry=registry,
-        )
-        for by in get_args(AbortedBy):
-            self._aborts.labels(by)
-        self.open_sockets = Gauge("adapter_ws_open", "Sockets to sessions that are open.", registry=registry)
-        self.most_of_a_session = Gauge(
-            "adapter_ws_open_most_of_a_session", "The most that are open to one session.", registry=registry
-        )
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        self._open_failures = counter("adapter_ws_open_failures", "Sockets to sessions that could not be opened.")
+        ended = "Streams that ended before their turn did, by the client or by the gateway."
+        aborts = counter("adapter_stream_aborts", ended, ["by"])
+        self._aborts = {by: aborts.labels(by) for by in get_args(AbortedBy)}
+        self._open = gauge("adapter_ws_open", "Sockets to sessions that are open.", multiprocess_mode="livesum")
+        most = "The most that one process has open to one session."
+        self._most = gauge("adapter_ws_open_most_of_a_session", most, multiprocess_mode="livemax")
+
+    def sockets_changed(self, count: int, most_of_a_session: int) -> None:
+        self._open.set(count)
+        self._most.set(most_of_a_session)
 
     def open_failed(self) -> None:
         self._open_failures.inc()
 
     def aborted(self, by: AbortedBy) -> None:
-        self._aborts.labels(by).inc()
+        self._aborts[by].inc()

@@ -3,12 +3,21 @@
 from typing import TYPE_CHECKING, Any
 
 from usechat.history.memory import MemoryHistory
-from usechat.history.store import ChatEntry, HistoryStore, StoredMessages, Tail
+from usechat.history.store import ChatEntry, HistoryStore, StateStore, StoredChat, StoredMessages, Tail
 
 if TYPE_CHECKING:
     from usechat.history.sql import History
 
-__all__ = ["ChatEntry", "History", "HistoryStore", "MemoryHistory", "StoredMessages", "Tail"]
+__all__ = [
+    "ChatEntry",
+    "History",
+    "HistoryStore",
+    "MemoryHistory",
+    "StateStore",
+    "StoredChat",
+    "StoredMessages",
+    "Tail",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,9 +13,11 @@ from usechat.protocol.messages import Role, UIMessage, read_message
 
 __all__ = [
     "IDS_REPEAT",
-    "SOMEBODY_ELSES",
+    "NOT_THE_OWNER",
     "ChatEntry",
     "HistoryStore",
+    "StateStore",
+    "StoredChat",
     "StoredMessages",
     "Tail",
     "check_answer",
@@ -30,7 +32,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-SOMEBODY_ELSES: Final = "The chat belongs to somebody else."
+NOT_THE_OWNER: Final = "The chat belongs to another user."
 IDS_REPEAT: Final = "Each message of a chat must have an id of its own."
 
 _TITLE: Final = 80
@@ -99,11 +101,20 @@ class StoredMessages(Protocol):
         ...
 
 
+class StoredChat(StoredMessages, Protocol):
+    """The messages of one chat, and the states that its turns left."""
+
+    def state(self, before: int) -> bytes | None:
+        """The JSON of the last state that a turn left at a position less than `before`."""
+        ...
+
+
 @runtime_checkable
 class HistoryStore(Protocol):
     """The chats of a server. Each call happens as a whole or not at all, whatever crashes.
 
-    A history does not know which turn runs, so that no crash leaves a chat that seems to run.
+    A history does not know which turn runs, so that no crash leaves a chat that seems to run. One that also keeps
+    `chat.state` is a `StateStore`. With any other one agents read None there, and get an error when they set it.
     """
 
     async def ping(self, within: float) -> None:
@@ -118,7 +129,7 @@ class HistoryStore(Protocol):
         """Look at one state of the chat, perhaps in another thread; a chat that does not exist is empty.
 
         Raises:
-            PermissionError: The chat is somebody else's.
+            PermissionError: The chat belongs to another user.
         """
         ...
 
@@ -130,7 +141,7 @@ class HistoryStore(Protocol):
         A chat that does not exist is created.
 
         Raises:
-            PermissionError: The chat is somebody else's.
+            PermissionError: The chat belongs to another user.
             TailChangedError: The chat does not end with `after` any more.
             ValueError: No message would be left, `keep` is more than there are, or two messages share an id.
         """
@@ -153,13 +164,11 @@ class HistoryStore(Protocol):
         """Whether the answer of the turn is stored, or the chat has nothing of the turn any more."""
         ...
 
-    async def load(
-        self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
-    ) -> list[UIMessage]:
-        """Load the last `limit` messages before the one with the id `before`; none if the chat lacks that message.
+    async def load(self, chat_id: str, owner: str) -> list[UIMessage]:
+        """Load all messages.
 
         Raises:
-            PermissionError: The chat is somebody else's.
+            PermissionError: The chat belongs to another user.
             ValueError: A message is broken.
         """
         ...
@@ -167,10 +176,12 @@ class HistoryStore(Protocol):
     async def load_json(
         self, chat_id: str, owner: str, *, before: str | None = None, limit: int | None = None
     ) -> list[tuple[str, bytes]]:
-        """Load the same messages as their ids and their JSON, unchecked.
+        """Load the ids and the JSON of the last `limit` messages before the one with the id `before`, unchecked.
+
+        There are none if the chat lacks that message.
 
         Raises:
-            PermissionError: The chat is somebody else's.
+            PermissionError: The chat belongs to another user.
         """
         ...
 
@@ -186,7 +197,40 @@ class HistoryStore(Protocol):
         """Delete the chat with all its messages, if it exists; an answer that ends later is not stored.
 
         Raises:
-            PermissionError: The chat is somebody else's.
+            PermissionError: The chat belongs to another user.
+        """
+        ...
+
+
+@runtime_checkable
+class StateStore(HistoryStore, Protocol):
+    """A history that keeps `chat.state`, which it says by `keeps_state = True`.
+
+    Each state stays with the message that its turn ended with, and goes with it: cutting the chat back brings back the
+    state of that time.
+    """
+
+    keeps_state: bool
+
+    async def read(self, chat_id: str, owner: str, look: Callable[[StoredChat], _T]) -> _T: ...
+
+    async def begin(
+        self, chat_id: str, owner: str, turn_id: str, *, after: Tail, keep: int, new: Sequence[UIMessage], epoch: int
+    ) -> None:
+        """Begin as any `HistoryStore` does.
+
+        A first new message of the assistant with the id of the message that it replaces (a continuation) keeps the
+        state of that one. A user's message that is answered again loses the state that an earlier turn left there.
+        """
+        ...
+
+    async def end(
+        self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None, state: bytes | None = None
+    ) -> bool:
+        """Store the turn's answer, and with it the JSON of the state; None leaves the state as it is.
+
+        The state is stored exactly if the answer is. That of a turn whose message has no parts stays with the turn's
+        question, and True is returned.
         """
         ...
 

@@ -6,15 +6,20 @@ An integration is a class with these two methods, made for the framework's own o
 - `translator(chat)` gives what turns those events into `usechat.events`. It may not wait. A plain agent, which
   yields `usechat.events` itself, has None.
 
-What else it can do is a protocol of its own: `Admits`, `GivesWay`, `ForgetsChats`, `StopsChats`, `CountsUnused`, and
-`async aclose(grace)`, which ends what outlives a turn. `INTEGRATIONS` is the one table of them: `create_app`,
-`usechat serve`, `usechat map` and the tests of recorded logs go by it.
+A class that has a row also has `wrap(thing)`, which recognises the framework's own object. What else an integration can
+do is a protocol of its own: `Admits`, `GivesWay`, `ForgetsChats`, `StopsChats`, `CountsUnused`, and
+`async aclose(grace)`, which ends what outlives a turn.
+
+`INTEGRATIONS` is the one table: `create_app`, `usechat serve`, `usechat map`, the golden tests and the conformance run
+go by it. An integration imports its framework only inside functions, and never for a recorded log.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+
+from msgspec import Struct
 
 from usechat.events import Mapper, Translator
 from usechat.events.mapper import EventMapper, TranslatingMapper
@@ -27,6 +32,7 @@ from usechat.turns.pump import Events, Unused, pump
 from usechat.turns.threads import THREADS, Threads
 
 __all__ = [
+    "EXTRAS",
     "INTEGRATIONS",
     "Admits",
     "AnyAgent",
@@ -34,27 +40,64 @@ __all__ = [
     "ForgetsChats",
     "GivesWay",
     "Integration",
+    "LogTranslator",
+    "Row",
     "StopsChats",
     "agent_of",
     "drive",
     "find_agent",
     "load_integration",
+    "load_log_translators",
     "mapper_of",
 ]
 
 _Event = TypeVar("_Event")
 
-INTEGRATIONS: Final[dict[str, str]] = {
-    "deep-agent": "usechat.integrations.deepagent_sdk.agent:DeepAgent",
-    "deepagents": "usechat.integrations.deepagents:DeepGraphAgent",
-    "langgraph": "usechat.integrations.langgraph:LangGraphAgent",
-    "open-harness": "usechat.integrations.open_harness.agent:OpenHarnessAgent",
-    "agent-ops": "usechat.integrations.agent_ops.agent:AgentOpsAgent",
-}
-"""The class of each integration, by its name; the first that recognises an object takes it.
+LogTranslator: TypeAlias = Callable[[Mapping[str, Any]], Translator[dict[str, Any]]]
+"""Makes the translator of a recorded log, from its options; ValueError if there is no such option."""
 
-Another package adds one by an entry point of the group `usechat.integrations`, with the same two strings.
+
+class Row(Struct, frozen=True):
+    """An integration: its class and the function that makes the translator of a log, both as `module:name`.
+
+    `packages` are those that its users import; the extra with the name of the integration installs them.
+    """
+
+    agent: str
+    log: str = ""
+    packages: tuple[str, ...] = ()
+
+
+INTEGRATIONS: Final[dict[str, Row]] = {
+    "deep-agent": Row(
+        "usechat.integrations.deepagent_sdk.agent:DeepAgent",
+        "usechat.integrations.deepagent_sdk.translator:log_translator",
+    ),
+    "deepagents": Row("usechat.integrations.deepagents.agent:DeepGraphAgent", packages=("deepagents",)),
+    "langgraph": Row(
+        "usechat.integrations.langgraph.agent:LangGraphAgent",
+        "usechat.integrations.langgraph.translator:log_translator",
+        packages=("langchain_core", "langgraph"),
+    ),
+    "open-harness": Row(
+        "usechat.integrations.open_harness.agent:OpenHarnessAgent",
+        "usechat.integrations.open_harness.translator:log_translator",
+    ),
+    "agent-ops": Row(
+        "usechat.integrations.agent_ops.agent:AgentOpsAgent",
+        "usechat.integrations.agent_ops.translator:log_translator",
+    ),
+}
+"""The integrations by their names; the first that recognises an object takes it.
+
+Another package adds one by an entry point of the group `usechat.integrations`: its name, and `module:Class`.
 """
+
+EXTRAS: Final[dict[str, str]] = {
+    "fastapi": "fastapi",
+    **{package: name for name, row in INTEGRATIONS.items() for package in row.packages},
+}
+"""The extra of each package that agents and apps import themselves."""
 
 
 class Integration(Protocol[_Event]):
@@ -137,8 +180,12 @@ def load_integration(name: str) -> type[Any]:
     Raises:
         KeyError: there is none.
     """
-    module, _, attribute = _listed()[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return _load(_listed()[name].agent)
+
+
+def load_log_translators() -> dict[str, LogTranslator]:
+    """What maps recorded logs, by the names of the integrations that can."""
+    return {name: _load(row.log) for name, row in _listed().items() if row.log}
 
 
 def find_agent(thing: object, threads: Threads = THREADS) -> Integration[Any] | None:
@@ -181,8 +228,6 @@ def drive(
 
 def mapper_of(agent: Integration[_Event], chat: Chat, writer: MessageWriter) -> Mapper[_Event]:
     """What turns the agent's events into the chunks of this turn."""
-    if hasattr(agent, "mapper"):
-        return cast("Any", agent).mapper(writer)
     translator = agent.translator(chat)
     if translator is None:
         # Then its events are those of `usechat.events`.
@@ -190,11 +235,16 @@ def mapper_of(agent: Integration[_Event], chat: Chat, writer: MessageWriter) -> 
     return TranslatingMapper(translator, writer)
 
 
-def _listed() -> Mapping[str, str]:
-    return {**INTEGRATIONS, **{point.name: point.value for point in entry_points(group="usechat.integrations")}}
+def _listed() -> Mapping[str, Row]:
+    return {**INTEGRATIONS, **{point.name: Row(point.value) for point in entry_points(group="usechat.integrations")}}
+
+
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _is_integration(thing: object) -> bool:
-    translates = callable(getattr(thing, "translator", None)) or callable(getattr(thing, "mapper", None))
+    methods = (getattr(thing, "run", None), getattr(thing, "translator", None))
     # A class has the methods, too.
-    return callable(getattr(thing, "run", None)) and translates and not isinstance(thing, type)
+    return all(map(callable, methods)) and not isinstance(thing, type)

@@ -3,15 +3,13 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from usechat.models.files import File, read_file
+from usechat.models.files import Block, File, blocks, text_block
 from usechat.models.rounds import EMPTY, Ids, Round, api_name, rounds
 from usechat.protocol.model_messages import ModelMessage
 
 __all__ = ["to_anthropic"]
 
 _BEGINNING: Final = "(The assistant speaks first.)"
-
-_Block = dict[str, Any]
 
 
 def to_anthropic(messages: Iterable[ModelMessage]) -> dict[str, Any]:
@@ -22,27 +20,27 @@ def to_anthropic(messages: Iterable[ModelMessage]) -> dict[str, Any]:
     """
     said = rounds(messages)
     ids = Ids(strict=True)
-    joined: list[_Block] = []
+    joined: list[Block] = []
     for each in said:
-        for role, blocks in _messages(each, ids):
+        for role, content in _messages(each, ids):
             if joined and joined[-1]["role"] == role:
-                joined[-1]["content"] += blocks
-            elif blocks:
-                joined.append({"role": role, "content": blocks})
+                joined[-1]["content"] += content
+            elif content:
+                joined.append({"role": role, "content": content})
     if joined and joined[0]["role"] == "assistant":
-        joined.insert(0, {"role": "user", "content": [_text(_BEGINNING)]})
+        joined.insert(0, {"role": "user", "content": [text_block(_BEGINNING)]})
     if joined and joined[-1]["role"] == "assistant":
         _strip(joined[-1]["content"][-1])
     system = "\n\n".join(text for each in said if each.role == "system" if (text := each.parts[0]["text"].strip()))
     return {"system": system, "messages": joined} if system else {"messages": joined}
 
 
-def _messages(said: Round, ids: Ids) -> Iterator[tuple[str, list[_Block]]]:
+def _messages(said: Round, ids: Ids) -> Iterator[tuple[str, list[Block]]]:
     if said.role == "user":
-        yield "user", _asked(said.parts) or [_text(EMPTY)]
+        yield "user", blocks(said.parts, _file) or [text_block(EMPTY)]
     elif said.role == "assistant":
         answer = [block for part in said.parts if (block := _block(part))]
-        results: list[_Block] = []
+        results: list[Block] = []
         for call in said.calls:
             call_id = ids.take(call.id)
             error = {"is_error": True} if call.failed else {}
@@ -52,33 +50,21 @@ def _messages(said: Round, ids: Ids) -> Iterator[tuple[str, list[_Block]]]:
         yield "user", results
 
 
-def _text(text: str) -> _Block:
-    return {"type": "text", "text": text}
-
-
-def _strip(block: _Block) -> None:
+def _strip(block: Block) -> None:
     # The API refuses a last answer that ends with a space.
     if block["type"] == "text":
         block["text"] = block["text"].rstrip()
 
 
-def _asked(parts: Iterable[dict[str, Any]]) -> list[_Block]:
-    return [
-        _file(read_file(part)) if part["type"] == "file" else _text(part["text"])
-        for part in parts
-        if part["type"] == "file" or part["text"].strip()
-    ]
-
-
-def _block(part: dict[str, Any]) -> _Block | None:
+def _block(part: Block) -> Block | None:
     if part["type"] == "text":
-        return _text(part["text"]) if part["text"].strip() else None
+        return text_block(part["text"]) if part["text"].strip() else None
     if part["type"] == "reasoning":
         return _thinking(part["text"], part.get("providerOptions"))
     return None
 
 
-def _thinking(text: str, options: Any) -> _Block | None:
+def _thinking(text: str, options: Any) -> Block | None:
     match options:
         case {"anthropic": {"signature": str(signature)}} if signature:
             return {"type": "thinking", "thinking": text, "signature": signature}
@@ -88,7 +74,7 @@ def _thinking(text: str, options: Any) -> _Block | None:
             return None
 
 
-def _file(file: File) -> _Block:
+def _file(file: File) -> Block:
     if uploaded := file.id_for("anthropic"):
         return _shown(file, {"type": "file", "file_id": uploaded})
     if file.text:
@@ -98,10 +84,10 @@ def _file(file: File) -> _Block:
             return _shown(file, {"type": "url", "url": file.url})
         if file.data:
             return _shown(file, {"type": "base64", "media_type": file.media_type, "data": file.base64})
-    return _text(file.words)
+    return text_block(file.words)
 
 
-def _shown(file: File, source: dict[str, str]) -> _Block:
+def _shown(file: File, source: dict[str, str]) -> Block:
     if file.is_image:
         return {"type": "image", "source": source}
     return {"type": "document", "source": source, **({"title": file.name} if file.name.strip() else {})}

@@ -1,14 +1,16 @@
-"""Files of messages: what is in a data URL, and the words for a file that an API does not take."""
+"""Texts and files of messages: what is in a data URL, and the words for a file that an API does not take."""
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 
-__all__ = ["File", "read_file"]
+__all__ = ["Block", "File", "blocks", "text_block"]
+
+Block = dict[str, Any]
 
 _IMAGES: Final = ("image/gif", "image/jpeg", "image/png", "image/webp")
 
@@ -34,6 +36,11 @@ class File(Struct):
         return text if text.strip() else ""
 
     @property
+    def named_text(self) -> str:
+        """The text of a text file, with its name."""
+        return f'The file "{self.name}":\n\n{self.text}' if self.name else self.text
+
+    @property
     def is_image(self) -> bool:
         """Whether it is an image that both APIs take; what an `image/*` is, only who fetches it can see."""
         return self.media_type in _IMAGES or (bool(self.url) and self.media_type == "image/*")
@@ -51,7 +58,20 @@ class File(Struct):
         return f"[The file{name} ({self.media_type or 'of unknown type'}){place} cannot be shown here.]"
 
 
-def read_file(part: Mapping[str, Any]) -> File:
+def text_block(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def blocks(parts: Iterable[Block], show: Callable[[File], Block]) -> list[Block]:
+    """The texts of a message that are not blank, and its files as an API has them."""
+    return [
+        show(_read_file(part)) if part["type"] == "file" else text_block(part["text"])
+        for part in parts
+        if part["type"] == "file" or (part["type"] == "text" and part["text"].strip())
+    ]
+
+
+def _read_file(part: Mapping[str, Any]) -> File:
     """The file of a part. Only http(s) URLs stay, since an API cannot follow any other; broken data is none."""
     data = part["data"]
     file = File(part["mediaType"].partition(";")[0].strip().lower(), part.get("filename") or "")

@@ -1,51 +1,32 @@
 """LangChain's messages."""
 
 from collections.abc import Iterable
-from typing import Any
 
-from usechat.models.files import File, read_file
-from usechat.models.rounds import EMPTY, Ids, Round, rounds
+from usechat.models.files import Block, File, blocks, text_block
+from usechat.models.rounds import EMPTY, Ids, Round, as_roles
 from usechat.protocol.model_messages import ModelMessage
 
 __all__ = ["to_langchain"]
 
-_Message = dict[str, Any]
 
-
-def to_langchain(messages: Iterable[ModelMessage]) -> list[_Message]:
+def to_langchain(messages: Iterable[ModelMessage]) -> list[Block]:
     """The messages as dicts that LangChain's `convert_to_messages`, its models and LangGraph's graphs take.
 
     Every tool call has one result right after it; one that was refused, or that nobody answered, has one that says so.
     Reasoning is left out: the providers take it back only with a signature, which a page does not have.
     """
-    converted: list[_Message] = []
-    for each in rounds(messages):
-        match each.role:
-            case "system":
-                if each.parts[0]["text"].strip():
-                    converted.append({"role": "system", "content": each.parts[0]["text"]})
-            case "user":
-                converted.append({"role": "user", "content": _content(each.parts) or EMPTY})
-            case "assistant":
-                converted.extend(_answer(each))
-    return converted
+    return as_roles(messages, lambda parts: _content(parts) or EMPTY, _answer)
 
 
-def _content(parts: Iterable[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    blocks = [block for part in parts if (block := _block(part))]
+def _content(parts: list[Block]) -> str | list[Block]:
+    items = blocks(parts, _file)
     # Some models take nothing but a string.
-    if all(block["type"] == "text" for block in blocks):
-        return "".join(block["text"] for block in blocks)
-    return blocks
+    if all(item["type"] == "text" for item in items):
+        return "".join(item["text"] for item in items)
+    return items
 
 
-def _block(part: dict[str, Any]) -> dict[str, Any] | None:
-    if part["type"] == "text":
-        return {"type": "text", "text": part["text"]} if part["text"].strip() else None
-    return _file(read_file(part)) if part["type"] == "file" else None
-
-
-def _file(file: File) -> dict[str, Any]:
+def _file(file: File) -> Block:
     kind = file.media_type.partition("/")[0]
     block = {"type": kind if kind in ("image", "audio", "video") else "file"}
     uploaded = next((found for found in file.ids.values() if isinstance(found, str)), "")
@@ -54,19 +35,19 @@ def _file(file: File) -> dict[str, Any]:
     if file.url:
         return {**block, "url": file.url, "mime_type": file.media_type}
     if file.text:
-        return {"type": "text", "text": f'The file "{file.name}":\n\n{file.text}' if file.name else file.text}
+        return text_block(file.named_text)
     if file.data:
         return {**block, "base64": file.base64, "mime_type": file.media_type}
-    return {"type": "text", "text": file.words}
+    return text_block(file.words)
 
 
-def _answer(said: Round) -> Iterable[_Message]:
+def _answer(said: Round) -> Iterable[Block]:
     content = _content(said.parts)
     if not said.calls:
         return [{"role": "assistant", "content": content}] if content else []
     ids = Ids(strict=False)
-    calls: list[dict[str, Any]] = []
-    results: list[_Message] = []
+    calls: list[Block] = []
+    results: list[Block] = []
     for call in said.calls:
         call_id = ids.take(call.id)
         calls.append({"type": "tool_call", "id": call_id, "name": call.name, "args": call.input})

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from usechat.models.files import File, read_file
-from usechat.models.rounds import EMPTY, Ids, Round, api_name, rounds
+from usechat.models.files import Block, File, blocks, text_block
+from usechat.models.rounds import EMPTY, Ids, Round, api_name, as_roles
 from usechat.protocol.model_messages import ModelMessage
 
 __all__ = ["to_openai"]
@@ -26,46 +26,28 @@ def to_openai(messages: Iterable[ModelMessage]) -> list[Any]:
     Every tool call has one result right after it; one that was refused, or that nobody answered, has one that says so.
     Reasoning and the assistant's own files are left out, since the API does not take them.
     """
-    converted: list[dict[str, Any]] = []
-    for each in rounds(messages):
-        match each.role:
-            case "system":
-                if each.parts[0]["text"].strip():
-                    converted.append({"role": "system", "content": each.parts[0]["text"]})
-            case "user":
-                converted.append({"role": "user", "content": _asked(each.parts)})
-            case "assistant":
-                converted.extend(_answer(each))
-    return converted
+    return as_roles(messages, _asked, _answer)
 
 
-def _asked(parts: Iterable[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    items = [
-        _file(read_file(part)) if part["type"] == "file" else _text(part["text"])
-        for part in parts
-        if part["type"] == "file" or part["text"].strip()
-    ]
+def _asked(parts: list[Block]) -> str | list[Block]:
+    items = blocks(parts, _file)
     # Some servers take nothing but a string.
     if len(items) == 1 and items[0]["type"] == "text":
         return items[0]["text"]
     return items or EMPTY
 
 
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
-
-
-def _file(file: File) -> dict[str, Any]:
+def _file(file: File) -> Block:
     if uploaded := file.id_for("openai"):
         return {"type": "file", "file": {"file_id": uploaded}}
     if file.url and file.is_image:
         return {"type": "image_url", "image_url": {"url": file.url}}
     if file.text:
-        return _text(f'The file "{file.name}":\n\n{file.text}' if file.name else file.text)
-    return (_data(file) if file.data else None) or _text(file.words)
+        return text_block(file.named_text)
+    return (_data(file) if file.data else None) or text_block(file.words)
 
 
-def _data(file: File) -> dict[str, Any] | None:
+def _data(file: File) -> Block | None:
     url = f"data:{file.media_type};base64,{file.base64}"
     if file.is_image:
         return {"type": "image_url", "image_url": {"url": url}}
@@ -76,14 +58,14 @@ def _data(file: File) -> dict[str, Any] | None:
     return None
 
 
-def _answer(said: Round) -> Iterable[dict[str, Any]]:
+def _answer(said: Round) -> Iterable[Block]:
     text = "".join(part["text"] for part in said.parts if part["type"] == "text")
     content = text if text.strip() else None
     if not said.calls:
         return [{"role": "assistant", "content": content}] if content else []
     ids = Ids(strict=False)
-    calls: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
+    calls: list[Block] = []
+    results: list[Block] = []
     for call in said.calls:
         call_id = ids.take(call.id)
         function = {"name": api_name(call.name), "arguments": msgspec.json.encode(call.input).decode()}

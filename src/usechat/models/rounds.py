@@ -1,15 +1,16 @@
 """Messages for a model as rounds: what one side said, and each tool call together with its one result."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Struct, field
 
+from usechat.models.files import Block
 from usechat.protocol.model_messages import ModelMessage
 
-__all__ = ["EMPTY", "Call", "Ids", "Round", "api_name", "rounds"]
+__all__ = ["EMPTY", "Call", "Ids", "Round", "api_name", "as_roles", "rounds"]
 
 EMPTY: Final = "(empty message)"
 _NO_RESULT: Final = "This call has no result: it was not run, or was interrupted."
@@ -63,6 +64,23 @@ def rounds(messages: Iterable[ModelMessage]) -> list[Round]:
             case _:
                 reader.read_results(message["content"])
     return reader.rounds
+
+
+def as_roles(
+    messages: Iterable[ModelMessage], asked: Callable[[list[Block]], Any], answer: Callable[[Round], Iterable[Block]]
+) -> list[Block]:
+    """The messages as dicts with roles, as OpenAI and LangChain have them."""
+    converted: list[Block] = []
+    for each in rounds(messages):
+        match each.role:
+            case "system":
+                if each.parts[0]["text"].strip():
+                    converted.append({"role": "system", "content": each.parts[0]["text"]})
+            case "user":
+                converted.append({"role": "user", "content": asked(each.parts)})
+            case "assistant":
+                converted.extend(answer(each))
+    return converted
 
 
 def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:

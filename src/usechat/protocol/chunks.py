@@ -1,7 +1,7 @@
 """The chunks of the UI message stream, one class for each type of `ai` 7.0.170.
 
-An absent field is `UNSET` and left out on the wire, because every client refuses `null` there. `input`, `output`,
-`data` and `messageMetadata` may be `None`: the client takes `null` for these.
+An absent field is `UNSET` and is left out on the wire, because every client refuses `null` there. Only `input`,
+`output`, `data` and `messageMetadata` may be `None`, which is `null` on the wire.
 """
 
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast, get_args
@@ -64,7 +64,7 @@ _Str: TypeAlias = str | UnsetType
 _Bool: TypeAlias = bool | UnsetType
 _Object: TypeAlias = dict[str, Any] | UnsetType
 _MOST: Final = 2**53 - 1
-# JavaScript does not tell 3.0 from 3.
+# To JavaScript, 3.0 is 3.
 _Index: TypeAlias = (
     Annotated[int, Meta(ge=0, le=_MOST)] | Annotated[float, Meta(ge=0, le=_MOST, multiple_of=1)] | UnsetType
 )
@@ -216,7 +216,7 @@ class SteeringMessage(_Chunk, frozen=True, tag="steering-message"):
 
 
 class Data(_Chunk, frozen=True, tag=False, tag_field=None):
-    """A custom data part; `type` is the name that the app gave it, and gets the prefix `data-` if it lacks it."""
+    """A custom data part. `type` is the app's own name for it, and gets the prefix `data-` if it lacks it."""
 
     type: str
     data: Any

@@ -1,7 +1,7 @@
-"""Which release of the client takes which chunk, field and value, and the older forms of what an old one refuses.
+"""Which release of the client takes which chunk, field and value, and what to send to older releases instead.
 
-The server cannot see the client's release, so a stream is written for a `Client`: the releases that must accept it.
-docs/reference/clients.md is made from these tables.
+The server cannot see the client's release, so it writes a stream for a `Client`: the releases that must accept it.
+docs/reference/clients.md is generated from these tables.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +40,7 @@ class Release(NamedTuple):
 
 
 class Since(NamedTuple):
-    """The first patch of each major that takes something; None where the major never does."""
+    """The first patch of each major that takes something; None if the major never does."""
 
     v5: int | None
     v6: int | None
@@ -51,13 +51,13 @@ class Since(NamedTuple):
         return first is not None and first <= release.patch
 
     def or_ignored(self) -> "Since":
-        """The releases that take a field because they know it, or because they ignore what they do not know."""
+        """The releases that take a field because they know it, or because they ignore unknown fields."""
         return Since(*(loose if own is None else min(own, loose) for own, loose in zip(self, _LOOSE, strict=True)))
 
 
 _LOOSE: Final = (217, 231, 32)
 LOOSE: Final = Since(*_LOOSE)
-"""From these on a client ignores a field that it does not know; before, it refuses the chunk."""
+"""From these releases on, a client ignores an unknown field. Older releases refuse the chunk."""
 
 _ALWAYS: Final = Since(0, 0, 0)
 _V6: Final = Since(None, 0, 0)
@@ -143,7 +143,7 @@ _Older: TypeAlias = Callable[[Any, StreamState], tuple[c.Chunk, ...]]
 
 
 def needs(chunk: c.Chunk, unknown: Iterable[str] = ()) -> Iterator[tuple[str, Since]]:
-    """What the chunk asks of a client, in words, and the releases that take it; `unknown` are fields beside its own."""
+    """What the chunk needs from a client, in words, and the releases that take it; `unknown` are its unknown fields."""
     name, wire_name = _NAMES[type(chunk)], c.chunk_type(chunk)
     yield f"the chunk `{wire_name}`", TYPES[name]
     for wire, attribute in _fields(type(chunk)):
@@ -157,12 +157,12 @@ def needs(chunk: c.Chunk, unknown: Iterable[str] = ()) -> Iterator[tuple[str, Si
 
 
 def newer_than(chunk: c.Chunk, release: Release) -> list[str]:
-    """What of the chunk the release refuses, in words; nothing if it takes the chunk."""
+    """What the release refuses about the chunk, in words; empty if it takes the chunk."""
     return [what for what, since in needs(chunk) if not since.includes(release)]
 
 
 class Client:
-    """The releases that must accept a stream: from `oldest` on, of each major that is named."""
+    """The releases that must accept a stream: in each major that `oldest` names, that release and all later ones."""
 
     def __init__(self, name: ClientName, oldest: tuple[Release, ...], *, passes: frozenset[str] = frozenset()) -> None:
         self.name: ClientName = name
@@ -171,14 +171,14 @@ class Client:
         self._changes = {kind: change for kind in c.CHUNK_TYPES.values() if (change := self._change(kind))}
 
     def takes(self, since: Since) -> bool:
-        """Whether all releases take what has been there since then."""
+        """Whether all releases of this client take it."""
         return all(since.includes(release) for release in self.oldest)
 
     def fit(self, chunk: c.Chunk, state: StreamState) -> tuple[c.Chunk, ...]:
-        """The chunk in a form that all releases take; `state` is the stream's before the chunk.
+        """The chunk in a form that all releases take; `state` is the state of the stream before the chunk.
 
         Raises:
-            LocalProtocolError: there is no such form.
+            LocalProtocolError: There is no such form.
         """
         change = self._changes.get(type(chunk))
         return (chunk,) if change is None else change(chunk, state)
@@ -254,13 +254,13 @@ _OLDER: Final[dict[type[c.Chunk], _Older]] = {
     c.Custom: lambda chunk, _: _as_data("custom", chunk),
     c.SteeringMessage: lambda chunk, _: _as_data("steering-message", chunk, chunk.id),
 }
-"""The nearest older form of each newer chunk. `reset-step` and `tool-approval-response` have none: what they undo or
-answer stands in the client's message already."""
+"""The nearest older form of each newer chunk. `reset-step` and `tool-approval-response` have none: the client's message
+already has what they undo or answer."""
 
 CLIENTS: Final[dict[ClientName, Client]] = {
     client.name: client
     for client in (
-        # Approvals have no older form that a v6 page could answer, so the default lets them pass.
+        # No older form of an approval could be answered by a v6 page, so the default lets approvals pass.
         Client(
             "portable",
             (Release(5, 92), Release(6, 0), Release(7, 0)),

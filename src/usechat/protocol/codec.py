@@ -20,17 +20,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Decoded(NamedTuple):
-    """A chunk, and the fields beside it that its type does not have: strict clients refuse the chunk over one."""
+    """A chunk, and the fields on the wire that its type does not have. Strict clients refuse a chunk with any."""
 
     chunk: Chunk
     unknown: dict[str, Any]
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
-    """The chunk as one line of JSON; what cannot be encoded costs that value only.
+    """The chunk as one line of JSON. A value that cannot be encoded is replaced, and nothing else is lost.
 
     Raises:
-        LocalProtocolError: a field has a value of the wrong type.
+        LocalProtocolError: A field has a value of the wrong type.
     """
     try:
         payload = _encode(chunk)
@@ -46,11 +46,11 @@ def clean_chunk(chunk: Chunk, limit: int = VALUE_LIMIT) -> Chunk:
     """A copy with plain JSON values of at most `limit` bytes each.
 
     Raises:
-        LocalProtocolError: it is no chunk of the protocol, or a field has a value of the wrong type.
+        LocalProtocolError: It is not a chunk of the protocol, or a field has a value of the wrong type.
     """
     kind = type(chunk)
     if kind not in _CLASSES:
-        # Nor is a subclass: clients refuse its type or its fields.
+        # A subclass is not one either: clients refuse its type or its fields.
         raise local_error("unknown-type", kind.__name__, f"{kind.__name__} is not one of the protocol's chunks.")
     wire = {"type": chunk_type(chunk)}
     for name, attribute in zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True):
@@ -67,16 +67,16 @@ def decode_chunk(payload: str | bytes) -> Decoded:
     """Read one chunk as the client's parser and schema would.
 
     Raises:
-        RemoteProtocolError: no client takes it; the error names the chunk and the rule.
+        RemoteProtocolError: No client takes it. The error names the chunk and the rule.
     """
     return read_chunk(parse_wire(payload))
 
 
 def read_chunk(wire: dict[str, Any]) -> Decoded:
-    """Read a chunk from the object that it is on the wire.
+    """Read a chunk from its JSON object.
 
     Raises:
-        RemoteProtocolError: no client takes it.
+        RemoteProtocolError: No client takes it.
     """
     name = wire.get("type")
     kind = _kind(name)
@@ -95,10 +95,10 @@ def read_chunk(wire: dict[str, Any]) -> Decoded:
 
 
 def parse_wire(payload: str | bytes) -> dict[str, Any]:
-    """The object that a chunk is on the wire, of whatever type.
+    """The JSON object of a chunk of any type.
 
     Raises:
-        RemoteProtocolError: it is no object, or no client's parser takes it.
+        RemoteProtocolError: It is not an object, or no client's parser takes it.
     """
     try:
         value = parse_json(payload)
@@ -123,15 +123,15 @@ def _kind(name: object) -> type[Chunk]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON just as strictly as JavaScript does.
+    """Parse JSON exactly as strictly as JavaScript does.
 
     Raises:
-        ValueError: the text is not JSON.
+        ValueError: The text is not JSON.
     """
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        # msgspec refuses lone surrogates, which JavaScript takes.
+        # msgspec refuses lone surrogates; JavaScript takes them.
         return _parse_slowly(text)
 
 
@@ -143,7 +143,7 @@ def _parse_slowly(text: str | bytes) -> Any:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _number(digits: str) -> int | float:

@@ -1,4 +1,4 @@
-"""Frames: chunks as server-sent events, each with its `id:`, its `event:` name if wanted and its JSON, and back."""
+"""Frames: chunks as server-sent events with `id:`, `event:` (if wanted) and `data:`, and back."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +21,10 @@ __all__ = [
     "payload_of",
 ]
 
-# The Agent Ops RFC names these two otherwise than the chunk; every other event is named as its chunk's type.
+# The Agent Ops RFC has its own names for these two. Every other event has the name of its chunk's type.
 EVENT_NAMES: Final = {"start": "message-start", "finish": "message-finish"}
 
-# The name of a data chunk comes from outside: what could break out of its line, or is not plain, is called "data".
+# The name of a data chunk comes from outside. One that could break out of its line is replaced by "data".
 _SAFE_NAME: Final = re.compile(r"[a-z][A-Za-z0-9_.-]{0,127}")
 _UNSAFE_NAME: Final = "data"
 
@@ -35,7 +35,7 @@ _VALUES: Final = frozenset(("input", "output", "data", "message_metadata", "url"
 
 
 def _with_raw_values(kind: type[Chunk]) -> type[Struct]:
-    """The same chunk, whose values are left as JSON."""
+    """A copy of the chunk class whose values stay encoded."""
     fields = [
         (field.name, Raw if field.name in _VALUES else field.type, field.default)
         for field in msgspec.structs.fields(kind)
@@ -63,9 +63,9 @@ _DATA: Final = b'{"type":"data-'
 
 
 class Frames:
-    """How the chunks of one turn look on the wire: their `id:`, their `event:` name if wanted, their data.
+    """Makes the frames of one turn; `names` asks for `event:` lines.
 
-    `mark` stands before the index in each `id:`, so that no client takes the index of one turn for that of another.
+    Each `id:` has the `mark` of the turn before the index, so no client mistakes an index for that of another turn.
     """
 
     def __init__(self, mark: str, *, names: bool = False) -> None:
@@ -76,10 +76,10 @@ class Frames:
         self._text_frame = self._text_template("")
 
     def frame(self, index: int | None, chunk: Chunk) -> bytes:
-        """The frame of the chunk that is number `index` of the turn; without a number it has no `id:`.
+        """The frame of chunk number `index` of the turn; without a number it has no `id:`.
 
         Raises:
-            LocalProtocolError: a field has a value of the wrong type.
+            LocalProtocolError: A field has a value of the wrong type.
         """
         if index is None:
             return encode_event(encode_chunk(chunk), event=chunk_type(chunk)) if self._names else encode_frame(chunk)
@@ -88,7 +88,7 @@ class Frames:
         return self._frame % (index, encode_chunk(chunk))
 
     def texts(self, part: str, first: int, texts: Sequence[str]) -> list[bytes]:
-        """The frames of deltas of one text part, of which none holds half a character; `first` is the first's index."""
+        """The frames of deltas of one text part, from index `first` on. No delta may hold half a character."""
         if part != self._part:
             self._part, self._text_frame = part, self._text_template(part)
         frame = self._text_frame
@@ -106,7 +106,7 @@ def encode_frame(chunk: Chunk) -> bytes:
     """The chunk as a server-sent event without an id.
 
     Raises:
-        LocalProtocolError: a field has a value of the wrong type.
+        LocalProtocolError: A field has a value of the wrong type.
     """
     if type(chunk) is TextDelta and chunk.provider_metadata is UNSET:
         try:
@@ -117,7 +117,7 @@ def encode_frame(chunk: Chunk) -> bytes:
 
 
 def encode_event(payload: bytes, index: int | None = None, event: str | None = None) -> bytes:
-    """Frame one chunk; `payload` is its JSON on one line, `event` its type, if an `event:` line is wanted."""
+    """Frame one chunk. `payload` is its JSON on one line; `event` is its type, if the frame needs an `event:` line."""
     if event is None:
         return payload.join(_EVENT) if index is None else b"id: %d\ndata: %b\n\n" % (index, payload)
     name = event_name(event).encode()
@@ -127,21 +127,21 @@ def encode_event(payload: bytes, index: int | None = None, event: str | None = N
 
 
 def event_name(chunk_type: str) -> str:
-    """Give the `event:` name of a chunk's type; a name that it gave stays what it is."""
+    """The `event:` name of a chunk's type. A name that this function returned stays the same."""
     name = EVENT_NAMES.get(chunk_type, chunk_type)
     return name if _SAFE_NAME.fullmatch(name) else _UNSAFE_NAME
 
 
 def payload_of(frame: bytes) -> bytes:
-    """The chunk's JSON in a frame that was made here."""
+    """The chunk's JSON in a frame of this module."""
     return frame[frame.index(b"data: ") + 6 : -2]
 
 
 def decode_frame(frame: bytes) -> Chunk:
-    """The chunk of a frame that was made here; several times as fast as reading somebody else's.
+    """The chunk of a frame of this module, several times as fast as `decode_chunk`.
 
     Raises:
-        RemoteProtocolError: it was not made here, and no client takes it.
+        RemoteProtocolError: The frame is not from here, and no client takes it.
     """
     payload = frame[frame.index(b"data: ") + 6 : -2]
     try:
@@ -151,10 +151,10 @@ def decode_frame(frame: bytes) -> Chunk:
 
 
 def decode_frame_raw(frame: bytes) -> Chunk:
-    """As `decode_frame`, but each value and URL is a `msgspec.Raw`: cheap, since nobody looks at what they hold.
+    """As `decode_frame`, but each value and URL is a `msgspec.Raw`, for callers that do not look inside.
 
     Raises:
-        RemoteProtocolError: it was not made here, and no client takes it.
+        RemoteProtocolError: The frame is not from here, and no client takes it.
     """
     payload = frame[frame.index(b"data: ") + 6 : -2]
     try:

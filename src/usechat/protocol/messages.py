@@ -1,4 +1,4 @@
-"""The messages of a chat as the client keeps them and POSTs them back, and what each of their parts must look like."""
+"""The messages of a chat as the client keeps and POSTs them, and what each part must look like."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -26,7 +26,7 @@ Role = Literal["system", "user", "assistant"]
 
 
 class UIMessage(msgspec.Struct):
-    """A message of the chat; its parts are the client's JSON, with whatever fields a newer client put there."""
+    """A message of the chat. Its parts are the client's JSON, with any fields of newer clients."""
 
     id: str
     role: Role
@@ -35,7 +35,7 @@ class UIMessage(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        # Joined with nothing, as the SDK's own pages do: a break that nobody wrote could fall inside a word.
+        # Joined without a separator, as the SDK's own pages do: a break could fall inside a word.
         return "".join(part["text"] for part in self.parts if part["type"] == "text")
 
 
@@ -50,7 +50,7 @@ def tool_name(part: Mapping[str, Any]) -> str:
     return part["toolName"] if kind == "dynamic-tool" else kind.removeprefix("tool-")
 
 
-# A check gives nothing, or what is wrong: the path below the value and the rest of a sentence (".id is missing").
+# A check returns None, or what is wrong: the path below the value and the rest of a sentence (".id is missing").
 _Check = Callable[[Any], str | None]
 
 
@@ -77,7 +77,7 @@ def one_of(choices: Collection[str]) -> _Check:
 
 
 def shape(required: Mapping[str, _Check], optional: Mapping[str, _Check]) -> _Check:
-    """Make the check that a value is an object with these fields; optional ones may be null, others may be there."""
+    """Make the check that a value is an object with these fields. Optional ones may be null, and more are allowed."""
 
     def check(value: Any) -> str | None:
         if problem := _OBJECT(value):
@@ -130,7 +130,7 @@ _TYPED = shape({"type": _STRING}, {})
 _METADATA: dict[str, _Check] = {"providerMetadata": _OBJECT}
 _STREAMED: dict[str, _Check] = {"state": _STRING, **_METADATA}
 
-# JSON drops what is undefined, so nothing that may be undefined (input, output, data) is required anywhere.
+# JSON drops what is undefined, so `input`, `output` and `data` are never required.
 _TOOL_OPTIONAL: dict[str, _Check] = {
     "title": _STRING,
     "providerExecuted": _BOOLEAN,
@@ -150,11 +150,11 @@ _TOOL_STATES: dict[str, _Check] = {
     "approval-responded": shape({"approval": _ANSWERED}, {}),
     "output-available": shape({}, {"approval": _PERHAPS_ANSWERED}),
     "output-error": shape({"errorText": _STRING}, {"approval": _PERHAPS_ANSWERED}),
-    # A server may deny a call that nobody was asked about, or that nobody answered; the client posts that back.
+    # A server may deny a call without asking, or before anybody answers. The client posts the part back.
     "output-denied": shape({}, {"approval": _PERHAPS_ANSWERED}),
 }
 
-# A type that is in neither table comes from a newer client and is kept as it is.
+# A type that neither table has comes from a newer client and stays unchanged.
 _PARTS: dict[str, _Check] = {
     "text": shape({"text": _STRING}, {"citations": _LIST, **_STREAMED}),
     "reasoning": shape({"text": _STRING}, {"id": _STRING, **_STREAMED}),
@@ -175,9 +175,9 @@ _PART_FAMILIES: dict[str, _Check] = {"tool-": _tool({}), "data-": shape({}, {"id
 
 
 def read_message(message: Any, path: str, *, max_parts: int, needs_id: bool = True) -> UIMessage:
-    """Check a message that was decoded from JSON; `path` is what an error's sentence calls it.
+    """Check a message that was decoded from JSON; `path` names it in error messages.
 
-    A message of the old form never needs an id; without one it is empty.
+    A message of the old form never needs an id. A missing id becomes "".
 
     Raises:
         RequestError: The message or a part of it is wrong.

@@ -1,7 +1,7 @@
 """Messages for a model: what the AI SDK's `convertToModelMessages` makes of the messages of a chat.
 
-The form is that of the newest release, 7.0.170, whatever clients a stream is written for: it is read by Python, and has
-everything that the older forms have. conformance/test_model_messages.py has the differences of the older releases.
+The form is that of the newest release, 7.0.170, for every client profile: only Python reads it, and it has everything
+that the older forms have. conformance/test_model_messages.py lists how the older releases differ.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from usechat.protocol.messages import UIMessage, is_tool_call, tool_name
 __all__ = ["ModelMessage", "to_model_messages"]
 
 ModelMessage: TypeAlias = dict[str, Any]
-"""`{"role": …, "content": …}` with the field names of the SDK. The system's content is text, all other is parts."""
+"""`{"role": …, "content": …}` with the field names of the SDK. The system's content is text; all others have parts."""
 
 _Part: TypeAlias = Mapping[str, Any]
 _Content: TypeAlias = list[dict[str, Any]]
@@ -22,10 +22,10 @@ _OMITTED: Final = "Tool output omitted because the tool is no longer available."
 
 
 def to_model_messages(messages: Sequence[UIMessage]) -> list[ModelMessage]:
-    """The messages for a model, as JSON: what is only for the page (sources, data, metadata) is left out.
+    """The messages for a model, as JSON, without what is only for the page: sources, data and metadata.
 
-    Approvals that nobody answered before the user's last message are left out with their calls. The URL of a file is as
-    it was posted: the SDK would write it anew, and throw if it is a relative one.
+    Approvals that nobody answered before the user's last message are left out with their calls. The URL of a file
+    stays as it was posted; the SDK would normalise it, and throws on a relative one.
     """
     last_asked = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
     converted: list[ModelMessage] = []
@@ -149,7 +149,7 @@ def _approval_request(call_id: str, approval: _Part) -> dict[str, Any]:
 
 
 def _answered(part: _Part) -> _Content:
-    """What the tool message has of a call: the user's answer to its approval, and the result of a tool of ours."""
+    """The tool message's part of a call: the user's answer to its approval, and the result of our own tool."""
     content: _Content = []
     state = part["state"]
     approval: _Part = part.get("approval") or {}
@@ -180,7 +180,7 @@ def _result(part: _Part, output: dict[str, Any], metadata: Any) -> dict[str, Any
 
 
 def _output(part: _Part) -> dict[str, Any]:
-    # The SDK's validation marks the calls of a tool that the server has no more with `dynamic: false`.
+    # The SDK's validation marks the calls of tools that the server no longer has with `dynamic: false`.
     if part["type"] == "dynamic-tool" and part.get("dynamic") is False:
         return {"type": "text", "value": _OMITTED}
     output = part.get("output")
@@ -192,5 +192,5 @@ def _options(metadata: Any) -> dict[str, Any]:
 
 
 def _renamed(part: _Part, **names: str) -> dict[str, Any]:
-    """These fields of a part, null ones too, by their new names; JavaScript leaves out what is undefined."""
+    """These fields of a part by their new names, also null ones; absent fields stay absent."""
     return {name: part[field] for field, name in names.items() if field in part}

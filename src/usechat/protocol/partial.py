@@ -1,7 +1,7 @@
-"""Tool input while it streams: the value that the client shows for a JSON text that is not whole yet.
+"""Partial JSON: the value that the client shows for a tool input that still streams.
 
-The client cuts the text after the last character that can stand, closes what is open and parses the result. Other
-parsers of partial JSON repair it otherwise, so this one follows the client, in what it accepts as in what it drops.
+The client cuts the text after the last usable character, closes what is open and parses the result. Other parsers of
+partial JSON repair the text in other ways. This one accepts and drops exactly what the client does.
 """
 
 import re
@@ -41,11 +41,11 @@ _ENDINGS: Final = {
     **dict.fromkeys(("array", "after-item", "array-comma"), "]"),
 }
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
-# What is deeper is not shown at all: how deep a parser goes differs from one Python to the next.
+# A deeper value is not shown at all: Python versions differ in how deep their parser goes.
 _DEEPEST: Final = 1_000
 
-# What is taken in one step: the inside of a string, a key, whole members or items in a row, if they hold no more than
-# two levels. The rest is read character by character.
+# A run is taken in one step: the inside of a string, a key, or whole members or items in a row, if they hold no more
+# than two levels. The rest is read character by character.
 _INSIDE: Final = r'[^"\\]*+(?:\\(?:[^u]|u[0-9a-fA-F]{4})[^"\\]*+)*+'
 _NUMBER: Final = r"-?[0-9]++(?:\.[0-9]++)?+(?:[eE]-?[0-9]++)?+"
 # The client knows no escapes in keys.
@@ -57,7 +57,7 @@ def _value(levels: int) -> str:
     if not levels:
         return rf"(?:{simple}|\[\]|\{{\}})"
     inner = _value(levels - 1)
-    # After each of them there is the end, or a comma and then another one.
+    # Each one is followed by the end, or by a comma and another one.
     items = rf"\[\s*+(?:{inner}\s*+(?:(?=\])|,\s*+(?!\])))*+\]"
     members = rf"\{{\s*+(?:{_KEY}{inner}\s*+(?:(?=\}})|,\s*+(?!\}})))*+\}}"
     return rf"(?:{simple}|{items}|{members})"
@@ -65,7 +65,7 @@ def _value(levels: int) -> str:
 
 @cache
 def _runs() -> dict[str, Sequence[tuple[re.Pattern[str], str]]]:
-    """What to take in each state, and the state afterwards. Made when it is needed first, since that takes long."""
+    """The runs of each state, and the state after each. Compiled on first use, because that takes long."""
     value = _value(2)
     item, member = rf"\s*+{value}(?=[\s,\]])", rf"{_KEY}{value}(?=[\s,}}])"
     first_item = ((re.compile(item, re.DOTALL), "after-item"),)
@@ -82,7 +82,7 @@ def _runs() -> dict[str, Sequence[tuple[re.Pattern[str], str]]]:
 
 
 def parse_partial(text: str) -> Any:
-    """The value of a JSON text or of its beginning; UNSET where the client has none."""
+    """The value of a JSON text or of its beginning; UNSET if the client shows none."""
     value = _parse(text)
     return _parse(_Scan(text).repaired) if value is UNSET else value
 
@@ -111,7 +111,7 @@ class _Scan:
 
     @property
     def repaired(self) -> str:
-        """The text that the client parses; one that is no JSON where it goes too deep."""
+        """The text that the client parses; "" if it is nested too deeply."""
         if len(self._open) > _DEEPEST:
             return ""
         endings = [self._rest_of_literal()]
@@ -119,7 +119,7 @@ class _Scan:
         return self._text[: self._good] + "".join(endings)
 
     def _run(self, index: int) -> int:
-        """Take a run, if there is one, and give where it ends."""
+        """Take a run and return where it ends; 0 if there is none."""
         for pattern, state in self._runs.get(self._open[-1], ()):
             run = pattern.match(self._text, index)
             if run and run.end() > index:
@@ -163,7 +163,7 @@ class _Scan:
             self._open.pop()
             self._good = index + 1
             return index + 1
-        # A run takes all escapes but one that is cut off, or that has something else than its four digits.
+        # A run takes all escapes except one that is cut off or lacks its four digits.
         self._open.append("unicode")
         self._digits = 0
         return index + 2

@@ -1,4 +1,4 @@
-"""Chunks to the very message that the client builds of them, as `ai` 7.0.170 does it, or the newest of 5 or 6."""
+"""Chunks to the message that the client builds from them: `ai` 7.0.170, or the newest release of 5 or 6."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeAlias, cast
@@ -19,12 +19,12 @@ _TextDelta: TypeAlias = c.TextDelta | c.ReasoningDelta
 _TextEnd: TypeAlias = c.TextEnd | c.ReasoningEnd
 _Whole: TypeAlias = c.SourceUrl | c.SourceDocument | c.File | c.ReasoningFile | c.Custom | c.SteeringMessage
 
-# The client sets these anew with every chunk of a call, so one that the chunk does not carry is gone.
+# Every chunk of a call sets these fields, so a field that the chunk does not carry disappears.
 _PER_CHUNK: Final = ("input", "output", "errorText", "rawInput", "inputEncoding", "preliminary")
 
 
 class _OpenText(Struct):
-    """A text or reasoning part that streams; its deltas are joined when somebody looks at the message."""
+    """A text or reasoning part that streams. Its deltas are joined when the message is read."""
 
     part: _Part
     pending: list[str]
@@ -36,9 +36,9 @@ class _OpenText(Struct):
 
 
 class _OpenInput(Struct):
-    """A tool input that streams, or did: a client takes more of it at any time. `begun` is how the call began.
+    """A tool input that streams or did, since a client takes more of it at any time. `begun` is how the call began.
 
-    The deltas go to `part`, which was found in the step with this number; None once another chunk has changed it.
+    The deltas go to `part`, which is in step number `step`. It is None after another chunk has changed the part.
     """
 
     begun: c.ToolInputStart
@@ -63,9 +63,9 @@ class _OpenInput(Struct):
 
 
 class MessageReader:
-    """Builds one assistant message; `message` is the one that the stream continues, which is left as it is.
+    """Builds one assistant message. `message` is the one that the stream continues; the reader does not change it.
 
-    `major` is that of the client whose message it is, where it is not the newest.
+    `major` is the major release of the client whose message is built.
     """
 
     def __init__(self, message: UIMessage | None = None, *, major: int = 7) -> None:
@@ -74,7 +74,7 @@ class MessageReader:
         self._message = UIMessage(id="", role="assistant", parts=[])
         self._parts: dict[str, dict[str, _OpenText]] = {"text": {}, "reasoning": {}}
         self._inputs: dict[str, _OpenInput] = {}
-        # One string for all data parts of a type, since there may be many of them; and the part of each type and id.
+        # Many data parts of one type share one string. And the part of each type and id.
         self._data_types: dict[str, str] = {}
         self._data_parts: dict[tuple[str, str], _Part] = {}
         self._failed = False
@@ -84,28 +84,28 @@ class MessageReader:
             self._find_data()
 
     def feed(self, chunk: c.Chunk) -> UIMessage:
-        """Take the chunk in and give the message as it is then.
+        """Take the chunk in and return the message after it.
 
         Raises:
-            RemoteProtocolError: the client would throw here.
+            RemoteProtocolError: The client would throw here.
         """
         self.apply(chunk)
         return self.message
 
     def apply(self, chunk: c.Chunk) -> None:
-        """Take the chunk in; cheaper than `feed` where nobody looks at the message in between.
+        """Take the chunk in. Cheaper than `feed`, if you do not need the message after each chunk.
 
         Raises:
-            RemoteProtocolError: the client would throw here.
+            RemoteProtocolError: The client would throw here.
         """
         if not self._failed:
             self.READS[type(chunk)](self, chunk)
 
     def apply_wire(self, chunk: c.Chunk, wire: Mapping[str, Any]) -> None:
-        """Take in a chunk as it stands on the wire: the part of a data or steering chunk keeps unknown fields.
+        """Take in a chunk with its JSON object: the part of a data or steering chunk keeps unknown fields.
 
         Raises:
-            RemoteProtocolError: the client would throw here.
+            RemoteProtocolError: The client would throw here.
         """
         parts, before = self._message.parts, len(self._message.parts)
         self.apply(chunk)
@@ -115,12 +115,12 @@ class MessageReader:
             parts[-1]["parts"] = wire["parts"]
 
     def deltas_of(self, text_id: str) -> list[str]:
-        """The deltas of an open text part that are not joined yet; what is added is as if it had been read."""
+        """The deltas of an open text part that are not joined yet. Appending one has the effect of its chunk."""
         return self._parts["text"][text_id].pending
 
     @property
     def message(self) -> UIMessage:
-        """The message so far: one object, which later chunks change."""
+        """The message so far, in one object that later chunks change."""
         for parts in self._parts.values():
             for open_text in parts.values():
                 open_text.settle()
@@ -143,7 +143,7 @@ class MessageReader:
                 self._inputs[begun.tool_call_id] = _OpenInput(begun, part, 0, part.get("rawInput", ""), [])
 
     def _find_data(self) -> None:
-        """Know the data parts by their ids; of two with the same one the client takes the first."""
+        """Find the data parts by their ids. Of two with the same id the client takes the first."""
         found = [part for part in self._message.parts if part["type"].startswith("data-") and "id" in part]
         self._data_parts = {(part["type"], part["id"]): part for part in reversed(found)}
 
@@ -180,7 +180,7 @@ class MessageReader:
         self._message.parts.append({"type": "step-start"})
 
     def _reset_step(self, chunk: c.ResetStep) -> None:
-        # What began in an earlier step stays, with all that it got.
+        # Parts that began in an earlier step stay, with everything they have.
         parts = self.message.parts
         del parts[len(parts) - len(self._step_parts()) :]
         self._parts = {"text": {}, "reasoning": {}}
@@ -243,7 +243,7 @@ class MessageReader:
     def _start_input(self, chunk: c.ToolInputStart) -> None:
         if chunk.tool_call_id in self._inputs:
             self._inputs[chunk.tool_call_id].settle()
-        # A later delta says nothing of these two again.
+        # A later delta does not set these two again.
         begun = msgspec.structs.replace(chunk, provider_executed=UNSET, provider_metadata=UNSET)
         self._inputs[chunk.tool_call_id] = _OpenInput(begun, self._stream_input(chunk), self._step, "", [])
 
@@ -267,7 +267,7 @@ class MessageReader:
         if open_input is not None:
             if open_input.step != self._step:
                 open_input.settle()
-            # The whole input takes the place of what was streamed, which costs too much to parse for nothing.
+            # The whole input replaces what was streamed, so parsing that would be wasted.
             open_input.join()
             open_input.part = None
         wrong = isinstance(chunk, c.ToolInputError)
@@ -335,7 +335,7 @@ class MessageReader:
         raise remote_error("approval-unknown", "tool-approval-response", problem)
 
     def _in_step(self, call_id: str, dynamic: bool | UnsetType | None) -> _Part | None:  # noqa: FBT001
-        """The call's part in the current step; static and dynamic parts are kept apart unless `dynamic` is None."""
+        """The call's part in the current step. `dynamic` None finds static and dynamic parts alike."""
         for part in self._step_parts():
             fits = dynamic is None or (part["type"] == "dynamic-tool") is (dynamic is True)
             if fits and is_tool_call(part) and part["toolCallId"] == call_id:
@@ -355,7 +355,7 @@ class MessageReader:
                 return part
         raise remote_error("call-unknown", name, f"`{name}` for the call {call_id!r:.60}, which is not known.")
 
-    # The table is keyed by the class whose reader stands beside it, which the type checker cannot follow.
+    # Each method takes the class that is its key, which the type checker cannot follow.
     READS: ClassVar = cast(
         "dict[type[c.Chunk], Callable[[MessageReader, c.Chunk], None]]",
         {
@@ -411,13 +411,13 @@ def _set_field(part: _Part, name: str, value: Any) -> None:
 
 
 def _merged(base: Any, overrides: Any) -> Any:
-    """JavaScript's view of two values as objects, the second laid over the first; arrays are replaced."""
+    """Two values merged as JavaScript objects, the second over the first; arrays are replaced."""
     result = _members(base)
     for name, value in _members(overrides).items():
         if name in ("__proto__", "constructor", "prototype"):
             continue
         if not isinstance(base, (dict, list)):
-            raise remote_error("shape", "message-metadata", "Metadata is merged into something that is no object.")
+            raise remote_error("shape", "message-metadata", "Metadata is merged into something that is not an object.")
         both = isinstance(result.get(name), dict) and isinstance(value, dict)
         result[name] = _merged(result[name], value) if both else value
     return result
@@ -427,7 +427,7 @@ def _members(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return dict(cast("dict[str, Any]", value))
     if isinstance(value, str):
-        # JavaScript takes a text apart by its UTF-16 units.
+        # JavaScript splits a string into its UTF-16 units.
         units = value.encode("utf-16-le", "surrogatepass")
         value = [units[at : at + 2].decode("utf-16-le", "surrogatepass") for at in range(0, len(units), 2)]
     if isinstance(value, list):

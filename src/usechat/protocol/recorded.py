@@ -1,4 +1,4 @@
-"""What the clients of a profile make of a stream that somebody else wrote: what they refuse, what is left untidy."""
+"""What the clients of a profile do with a stream that another server wrote: what they refuse, what is left untidy."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeAlias, cast
@@ -17,7 +17,7 @@ __all__ = ["RecordedStream"]
 
 _Part: TypeAlias = Mapping[str, Any]
 
-# What only some releases take; each is the first of our pinned ones of its major that does.
+# What only some releases take: in each major, the first of the pinned releases that does.
 _MIXED_DYNAMIC: Final = Since(None, 0, 0)
 _ID_IN_TWO_STEPS: Final = Since(277, 326, 169)
 _MORE_OF_A_CUT_INPUT: Final = Since(277, 326, 169)
@@ -31,7 +31,7 @@ _OPEN_PARTS: Final = frozenset(("part-left-open", "part-open-twice"))
 _RESULTS: Final = frozenset[CallState](("preliminary", "done", "failed", "rejected", "denied"))
 _ANSWERED: Final = _RESULTS - {"denied"}
 _AFTER: Final[dict[str, CallState]] = {move: next(iter(row.values())) for move, row in CALLS.items()}
-"""The state of a call after each move, from wherever it comes."""
+"""The state of a call after each move, whatever its state was."""
 
 _APPROVALS: Final[dict[str, Callable[[_Part | None], bool]]] = {
     "input-streaming": lambda approval: approval is None,
@@ -46,10 +46,10 @@ _WITHOUT_INPUT: Final = frozenset(("input-streaming", "output-error"))
 
 
 class RecordedStream(StreamState):
-    """The state of a recorded stream in the clients of a profile, which forgive more than the writer does.
+    """The state of a recorded stream in the clients of a profile, which forgive more than `StreamState` does.
 
-    `apply` raises where one of them throws or loses something. What leaves the message untidy goes to `warnings`, and
-    what only some releases take goes to `asks`. `continues` is the message that the stream continues.
+    `apply` raises if one of them throws or loses something. `warnings` has what leaves the message untidy, and `asks`
+    what only some releases take. `continues` is the message that the stream continues.
     """
 
     def __init__(self, client: Client, continues: UIMessage | None = None) -> None:
@@ -57,7 +57,8 @@ class RecordedStream(StreamState):
         self.warnings: list[RemoteProtocolError] = []
         self.asks: list[Since] = []
         self._client = client
-        self._visible = continues is not None
+        # The page holds a copy of a continued message from the beginning.
+        self._writes = 0 if continues is None else 2
         self._whole = {call.id for call in self.calls.values() if call.state not in UNFINISHED}
         self._begun = set[str]()
         self._cut = {call.id for call in self.here if call.state == "cut"}
@@ -69,7 +70,7 @@ class RecordedStream(StreamState):
         """Take the chunk in.
 
         Raises:
-            ProtocolError: a client of the profile refuses the chunk, or loses something over it.
+            ProtocolError: A client of the profile refuses the chunk, or loses something because of it.
         """
         name = c.chunk_type(chunk)
         if self.phase == "failed":
@@ -81,10 +82,10 @@ class RecordedStream(StreamState):
         super().apply(chunk)
 
     def end(self, message: UIMessage) -> None:
-        """See what the stream has left behind; `message` is what the newest client of the profile has.
+        """Judge what the stream leaves behind. `message` is the one that the newest client of the profile has.
 
         Raises:
-            RemoteProtocolError: pages that send automatically post again and again.
+            RemoteProtocolError: Pages that send automatically post again and again.
         """
         if self.phase not in ("ended", "failed") and "after-end" not in self._rules():
             self._warn("no-end", "", "The stream stops without `finish`, `abort` or `error`.")
@@ -104,7 +105,7 @@ class RecordedStream(StreamState):
         return {warning.rule for warning in self.warnings}
 
     def _takes(self, since: Since) -> bool:
-        """Whether the whole profile takes what has been there since then; if so, the stream asks for it."""
+        """Whether the whole profile takes it; if so, the stream asks for these releases."""
         takes = self._client.takes(since)
         if takes:
             self.asks.append(since)
@@ -129,7 +130,7 @@ class RecordedStream(StreamState):
         parts = self._parts_like(chunk)
         if isinstance(chunk, c.TextStart | c.ReasoningStart) and chunk.id in parts:
             name = c.chunk_type(chunk)
-            self._warn("part-open-twice", name, f"`{name}` for the part {chunk.id!r:.60}, which is open already.")
+            self._warn("part-open-twice", name, f"`{name}` for the part {chunk.id!r:.60}, which is already open.")
             del parts[chunk.id]
         super()._part(chunk)
 
@@ -168,9 +169,9 @@ class RecordedStream(StreamState):
 
     def _check_same(self, call: Call, chunk: c.ToolInput, name: str) -> None:
         if isinstance(chunk, c.ToolInputStart) or call.id in self._whole:
-            problem = f"`{name}` for the call {call.id!r:.60}, which the step has already."
+            problem = f"`{name}` for the call {call.id!r:.60}, which the step already has."
             raise remote_error("call-twice", name, problem)
-        # An error may take the place of another one, as long as the input is not whole.
+        # An error may replace another error while the input is not whole.
         if not isinstance(chunk, c.ToolInputError):
             self._keep_result(call, name)
         if call.dynamic is not (chunk.dynamic is True):
@@ -207,10 +208,10 @@ class RecordedStream(StreamState):
         name = c.chunk_type(chunk)
         call = self._call(chunk.tool_call_id, name)
         if call.dynamic is not (chunk.dynamic is True) and not self._takes(_MIXED_DYNAMIC):
-            raise remote_error("call-changed", name, f"`{name}` has not the `dynamic` of its call {call.id!r:.60}.")
+            raise remote_error("call-changed", name, f"`{name}` and its call {call.id!r:.60} differ in `dynamic`.")
         available = isinstance(chunk, c.ToolOutputAvailable)
         self._follow(call, name, f"{name}, preliminary" if available and chunk.preliminary is True else name)
-        # ai 5 does not look at who ran a dynamic call where it takes its output.
+        # ai 5 ignores who ran a dynamic call when it takes the output.
         if not (available and call.dynamic and self._client.oldest[0].major == 5):
             call.note_execution(chunk.provider_executed)
 
@@ -254,7 +255,7 @@ class RecordedStream(StreamState):
             )
 
     def _settle_warnings(self, message: UIMessage) -> None:
-        """Drop what `reset-step` has undone, and report a part that it has left open in an earlier step."""
+        """Drop warnings that `reset-step` has undone, and report a part that it has left open in an earlier step."""
         states = {part.get("state") for part in message.parts[self._parts_before :]}
         if "streaming" not in states:
             self.warnings[:] = [warning for warning in self.warnings if warning.rule not in _OPEN_PARTS]
@@ -269,7 +270,7 @@ class RecordedStream(StreamState):
         if self._reason == "interrupted" or not here:
             return False
         if self.phase == "failed" or not own or any(call.state not in _ANSWERED for call in own):
-            # The first release looks at all calls but dynamic ones, and posts after an error, too.
+            # The first release looks at all calls except dynamic ones, and also posts after an error.
             static = [call for call in here if not call.dynamic]
             posts = bool(static) and all(call.state == "done" for call in static)
             return posts and not self._takes(_QUIET_AFTER_PROVIDERS)
@@ -278,8 +279,8 @@ class RecordedStream(StreamState):
         return not (self._has_open_text(message) and self._takes(_QUIET_WITH_OPEN_TEXT))
 
     def _has_open_text(self, message: UIMessage) -> bool:
-        """Whether a text after the last call of our own in the step that is shown has not ended."""
-        # Nothing but the steps that are not shown yet can stand behind what is.
+        """Whether a text after our own last call in the shown step has not ended."""
+        # Only steps that are not shown yet can follow the shown one.
         parts = message.parts[: len(message.parts) - (self.step - self.shown)]
         for part in reversed(parts):
             if part["type"] == "text" and part.get("state") != "done":
@@ -288,7 +289,7 @@ class RecordedStream(StreamState):
                 return False
         return False
 
-    # Keyed by the class that each move takes, which the type checker cannot follow.
+    # Each method takes the class that is its key, which the type checker cannot follow.
     _MOVES: ClassVar = StreamState._MOVES | cast(
         "dict[type[c.Chunk], Callable[[StreamState, c.Chunk], None]]",
         {

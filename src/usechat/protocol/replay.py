@@ -1,6 +1,6 @@
-"""The shortest stream that builds a message again, for a client that comes back in the middle of a turn.
+"""The shortest stream that rebuilds a message, for a client that comes back in the middle of a turn.
 
-The turn's own chunks are folded; the parts of the message that the turn continues are turned into chunks.
+The turn's own chunks are folded. The parts of the message that the turn continues are turned into chunks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,15 +40,15 @@ _BATCH: Final = 32 * 1024
 
 
 class Replay:
-    """The shortest stream that builds the message so far, made in slices so that nobody waits long for it.
+    """The shortest stream that builds the message so far, made in slices to keep the event loop responsive.
 
-    One replay serves all readers of a turn's log; what is taken meanwhile does not change a stream that was begun.
+    One replay serves all readers of a turn's log. Frames that it takes later do not change a stream that has begun.
     """
 
     def __init__(self, continues: UIMessage | None, client: Client, frames: Frames) -> None:
         self._fold = Fold(continues)
         self._fit = client.fit
-        self._tells_answers = client.takes(TYPES["tool-approval-response"])
+        self._sends_answers = client.takes(TYPES["tool-approval-response"])
         self._frames = frames
         self._taken = 0
 
@@ -60,7 +60,7 @@ class Replay:
         self._taken += len(frames)
 
     def encoded(self) -> Iterator[bytes]:
-        """The stream in pieces of whole frames; the last one has the `id:` of the last chunk that it covers."""
+        """The stream in pieces of whole frames. The last frame has the `id:` of the last chunk that it covers."""
         return self._pieces(self._fold.chunks(), self._taken)
 
     def _pieces(self, chunks: Iterator[c.Chunk], index: int) -> Iterator[bytes]:
@@ -80,14 +80,14 @@ class Replay:
         state = StreamState()
         for chunk in chunks:
             # The parts of a continued message may hold answers to approvals, which only newer clients take.
-            if self._tells_answers or not isinstance(chunk, c.ToolApprovalResponse):
+            if self._sends_answers or not isinstance(chunk, c.ToolApprovalResponse):
                 yield from self._fit(chunk, state)
 
 
 class _Entry(Struct, gc=False):
-    """A chunk that stays, with the deltas that are joined to it; `place` is its index among all.
+    """A chunk that the fold keeps, with the deltas that belong to it; `place` is its index among all entries.
 
-    It may be changed as long as `generation` is the fold's own: later somebody may be reading it.
+    It may change only while `generation` is that of the fold. An older entry may be in use by a reader.
     """
 
     chunk: c.Chunk
@@ -98,9 +98,9 @@ class _Entry(Struct, gc=False):
 
 
 class Fold:
-    """Takes the chunks of a turn and keeps what a client needs of them: the text of a part, the last of each value.
+    """Takes the chunks of a turn and keeps what a client needs: the text of each part, the last of each value.
 
-    `continues` is the message that the turn goes on with; its parts stand before those of the turn. It must not change.
+    `continues` is the message that the turn continues. Its parts come first. It must not change.
     """
 
     def __init__(self, continues: UIMessage | None = None) -> None:
@@ -131,16 +131,16 @@ class Fold:
                 self._latest.pop(("output", chunk.tool_call_id), None)
                 self._keep(chunk)
             case c.ResetStep():
-                # The client decides which of the earlier chunks belonged to the step, so they stay as they were.
+                # The client decides which earlier chunks belong to the step, so they stay unchanged.
                 self._latest.clear()
                 self._keep(chunk)
             case _:
                 self._keep(chunk)
 
     def chunks(self) -> Iterator[c.Chunk]:
-        """The stream that builds the message so far, made lazily; what is added meanwhile does not change it."""
+        """The stream that builds the message so far, made lazily. Chunks that are added later do not change it."""
         self._generation += 1
-        return _told(self._start, self._before, self._entries.copy())
+        return _stream(self._start, self._before, self._entries.copy())
 
     def _begin(self, chunk: c.Start) -> None:
         if chunk.message_id is not UNSET:
@@ -154,7 +154,7 @@ class Fold:
         return entry
 
     def _own(self, key: _Key) -> _Entry | None:
-        """The latest entry of this key, in a copy if somebody may be reading it."""
+        """The latest entry of this key, as a copy if a reader may use it."""
         entry = self._latest.get(key)
         if entry is None or entry.generation == self._generation:
             return entry
@@ -180,7 +180,7 @@ class Fold:
 
     def _end(self, chunk: c.TextEnd | c.ReasoningEnd) -> None:
         entry = self._latest.pop(_key(chunk))
-        # No list: of those the garbage collector looks at each one again and again, which holds the loop.
+        # A tuple: the garbage collector would visit each list again and again, which blocks the loop.
         entry.deltas = entry.deltas and tuple(entry.deltas)
         self._keep(chunk)
 
@@ -200,7 +200,7 @@ class Fold:
         key = ("call", chunk.tool_call_id)
         begun = self._own(key)
         if begun is not None:
-            # The whole input takes the place of what was streamed.
+            # The whole input replaces what was streamed.
             begun.deltas = None
             del self._latest[key]
         self._keep(chunk)
@@ -223,7 +223,7 @@ def _key(chunk: c.TextChunk | c.ToolInputStart | c.ToolInputDelta) -> _Key:
             return "reasoning", chunk.id
 
 
-def _told(start: c.Start, before: list[_Part], entries: list[_Entry]) -> Iterator[c.Chunk]:
+def _stream(start: c.Start, before: list[_Part], entries: list[_Entry]) -> Iterator[c.Chunk]:
     yield start
     yield from chunks_of_parts(before)
     for entry in entries:
@@ -250,13 +250,13 @@ def _input_deltas(call_id: str, pieces: Iterator[str]) -> Iterator[c.Chunk]:
 
 
 def _replaced(old: c.ToolOutputAvailable, new: c.ToolOutputAvailable) -> c.ToolOutputAvailable:
-    """The newer output, with what the client keeps of the older one."""
+    """The newer output, with the fields that the client keeps from the older one."""
     kept = ("provider_executed", "provider_metadata", "tool_metadata")
     return replace(new, **{name: getattr(old, name) for name in kept if getattr(new, name) is UNSET})
 
 
 def in_pieces(texts: Iterable[str]) -> Iterator[str]:
-    """The texts as one, in pieces that are cheap to encode: short ones are joined, a long one is cut."""
+    """The joined texts, in pieces of at most 65,536 characters, which are cheap to encode."""
     waiting: list[str] = []
     size = 0
     for text in texts:
@@ -273,7 +273,7 @@ def in_pieces(texts: Iterable[str]) -> Iterator[str]:
 
 
 def chunks_of_parts(parts: Iterable[_Part]) -> Iterator[c.Chunk]:
-    """The chunks that build these parts; one of a type that no chunk builds is left out."""
+    """The chunks that build these parts. Parts that no chunk builds are left out."""
     for number, part in enumerate(parts):
         kind: str = part["type"]
         if kind == "step-start":
@@ -331,27 +331,27 @@ def _tool(part: _Part) -> Iterator[c.Chunk]:
 
 
 def _encoding(part: _Part) -> Any:
-    # A part that has ended does not say how its input was encoded, but a text that was not parsed does.
+    # A part that has ended does not name the encoding of its input. An unparsed text shows it.
     unparsed = "rawInput" in part and part.get("input") == part["rawInput"]
     return part.get("inputEncoding", "text" if unparsed else UNSET)
 
 
 def _wrong_input(part: _Part, call: dict[str, Any]) -> Iterator[c.Chunk]:
     if part.keys() & _OF_THE_CALL:
-        # A wrong input brings neither a title nor the metadata of its call; its own are those of the result.
+        # A wrong input has neither the title nor the metadata of its call. Its own metadata is the result's.
         yield c.ToolInputStart(**call)
         call = {**call, "provider_metadata": part.get("resultProviderMetadata", UNSET)}
     yield c.ToolInputError(**call, input=part["rawInput"], error_text=part.get("errorText", ""))
 
 
 def _is_wrong_input(part: _Part) -> bool:
-    """Whether this is how v5 and v6 keep an input that the tool could not be called with."""
+    """Whether v5 and v6 keep a wrong input in this form."""
     if "rawInput" not in part or "input" in part or part["state"] == "input-streaming":
         return False
     raw = part["rawInput"]
     if not isinstance(raw, str):
         return True
-    # Parsing costs microseconds a character; a long text that begins as JSON has a value in nearly every case.
+    # Parsing costs microseconds per character. A long text that begins like JSON nearly always has a value.
     return raw.lstrip()[:1] in _BEGINS_JSON if len(raw) > _LONG_INPUT else parse_partial(raw) is not UNSET
 
 

@@ -24,7 +24,7 @@ _BODY = shape(
 class Limits(msgspec.Struct, frozen=True):
     """The most that a body may hold: bytes, fields, messages, parts of a message, levels of a message or of a field.
 
-    `values` are all of its JSON values, and `escapes` the backslashes in its strings: decoding costs time for each.
+    `values` counts all JSON values, and `escapes` the backslashes in strings: decoding each of them costs time.
     """
 
     body: int = 10 * 1024 * 1024
@@ -42,8 +42,8 @@ _LIMITS = Limits()
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One request of a client.
 
-    `older` are the messages before the last one, as JSON that nobody checked yet; `only_last` says that the client sent
-    no history, so that it has to come from elsewhere; `extra` are the body's fields that the protocol does not know.
+    `older` has the messages before the last one, as unchecked JSON. `only_last` says that the client sent no history,
+    so the server needs its own. `extra` has the fields of the body that the protocol does not know.
     """
 
     id: str
@@ -57,7 +57,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def messages(self) -> list[UIMessage]:
-        """All messages; the older ones are decoded and checked when this is first read.
+        """All messages. The older ones are decoded and checked on first use.
 
         Raises:
             RequestError: An older message is wrong.
@@ -65,7 +65,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return list(self.decoded())
 
     def decoded(self) -> Iterator[UIMessage]:
-        """All messages, each decoded and checked when it is asked for.
+        """All messages, decoded and checked one by one.
 
         Raises:
             RequestError: An older message is wrong.
@@ -90,7 +90,7 @@ def check_cost(body: bytes, limits: Limits = _LIMITS) -> None:
     """Refuse a body that would take long to decode.
 
     Raises:
-        RequestError: It would; status 413 if it is too large, else 400.
+        RequestError: The body is too large (413), or would take too long (400).
     """
     if len(body) > limits.body:
         raise RequestError(f"The body is larger than {limits.body:,} bytes.", status=413)
@@ -111,13 +111,13 @@ def check_cost(body: bytes, limits: Limits = _LIMITS) -> None:
 def decode_request(
     body: bytes, limits: Limits = _LIMITS, *, checked: bool = False, new_id: Callable[[], str] | None = None
 ) -> ChatRequest:
-    """Read the body of a POST; of its messages only the last one is decoded and checked.
+    """Read the body of a POST. Only the last of its messages is decoded and checked.
 
-    A body that `check_cost` has passed is `checked`, so that a server can let others work between the two.
-    With a `new_id`, a request that names no chat is one of a new chat, and its last message needs no id.
+    `checked` says that the body has passed `check_cost`; a server can let other requests run between the two calls.
+    With `new_id`, a request without a chat's id begins a new chat, and its last message needs no id.
 
     Raises:
-        RequestError: The body cannot be served; status 413 if it is too large, else 400.
+        RequestError: The body is too large (413) or wrong (400).
     """
     if not checked:
         check_cost(body, limits)
@@ -211,31 +211,31 @@ def decode_json(decoder: msgspec.json.Decoder[_T], raw: bytes | Raw, path: str, 
 
 
 _MOST_ESCAPES: Final = 100_000
-# What begins with a backslash and must not be taken apart, or else half a surrogate pair alone.
+# An escape that must stay whole; or, in the group, half a surrogate pair without its other half.
 _SURROGATES: Final = re.compile(
     rb"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2}))"
 )
 
 
 def _without_lone_surrogates(text: bytes) -> bytes:
-    # A browser sends half an emoji where a string was cut in its middle, and msgspec refuses that. A text with very
-    # many escapes would take too long to mend.
+    # A browser sends half an emoji if a string was cut in the middle of one, and msgspec refuses that. More than
+    # 100,000 escapes would take too long to mend.
     if b"\\" not in text or text.count(b"\\") > _MOST_ESCAPES:
         return text
     return _SURROGATES.sub(lambda found: rb"\ufffd" if found[1] else found[0], text)
 
 
 _LONGEST_NUMBER: Final = 400
-"""How many digits a number may have: no float needs more, and longer whole numbers cost the square of their length."""
+"""The most digits of a number. No float needs more, and a longer integer costs the square of its length."""
 
 _LONG_NUMBER: Final = 20
 _MOST_LONG: Final = 10_000
-"""How often 20 digits may stand in a row: to read a float of more digits than it can hold takes 3 µs."""
+"""How often 20 digits may follow each other: a float with more digits than it can hold takes 3 µs to read."""
 
 _MOST_EXTREMES: Final = 1_000
-"""How many numbers may have an exponent of three digits: those at the ends of a float's range cost 10 µs each."""
+"""The most numbers with an exponent of three digits: one at the end of a float's range takes 10 µs to read."""
 
-# Each byte becomes a letter for what it may be: a letter that is a whole escape of Python's after a backslash.
+# Each byte becomes a letter for its role. After a backslash, each of these letters is a whole Python escape.
 _QUOTE, _COMMA, _OPEN, _DIGIT, _EXPONENT, _OTHER = b"a", b"v", b"f", b"r", b"t", b"n"
 _LETTER_OF: Final = {
     b"\\": b"\\",
@@ -255,9 +255,10 @@ _EXTREMES: Final = (_DIGIT + _EXPONENT + _OTHER + _DIGIT * 3, _DIGIT + _EXPONENT
 
 
 class JsonScan(NamedTuple):
-    """An empty list or object counts as two values; `escapes` are backslashes, `extremes` exponents of three digits.
+    """What a JSON text holds: `escapes` counts backslashes, `extremes` exponents of three digits.
 
-    `long` is how often 20 digits stand in a row, and `too_long` says that a number has more than 400.
+    An empty list or object counts as two `values`. `long` is how often 20 digits follow each other, and `too_long` says
+    that a number has more than 400.
     """
 
     values: int
@@ -268,15 +269,15 @@ class JsonScan(NamedTuple):
 
 
 def scan_json(text: bytes, most_values: int) -> JsonScan:
-    """What a JSON text holds, seen without decoding it: decoding makes objects, and a few million of them take seconds.
+    """What a JSON text holds, without decoding it: decoding makes objects, and a few million of them take seconds.
 
-    A text need not be JSON: what stands before the first error is counted as a parser would see it. With more than
-    `most_values` the scan stops as soon as it knows that there are more.
+    If the text is not JSON, the counts are right up to the first error. The scan stops when it has found more
+    than `most_values`.
     """
     escapes = text.count(b"\\") if b"\\" in text else 0
     letters = text.translate(_LETTERS)
     if escapes:
-        # Without its escapes, the quotes that are left begin and end strings. Of a last backslash half is missing.
+        # Without escapes, the remaining quotes begin and end strings. The added letter completes a last backslash.
         letters, _ = codecs.escape_decode(letters + _OTHER)
     # Every value may have a key, each of the two may be a string, and a string has two quotes.
     most_quotes = 4 * most_values

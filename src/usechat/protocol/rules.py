@@ -1,10 +1,10 @@
 """The rules of the UI message stream, by name: what each forbids and what to do instead.
 
-Each has a witness in `conformance/test_rules.py`: a stream that breaks it and a supported client that refuses that
-stream or is left in a broken state. A rule with a `reason` has no such witness and is advice.
+Each rule has a witness in `conformance/test_rules.py`: a stream that breaks it, and a supported client that refuses the
+stream or is left in a broken state. A rule with a `reason` has no witness and is advice.
 
-Its `level` is what `usechat check` makes of a breach: the stream is `refused` if a client throws, loses something or
-posts again and again; the message is left `untidy` if a part stays streaming or the client's own validation refuses it.
+Its `level` is what `usechat check` says about a breach. The stream is `refused` if a client throws, loses something or
+posts again and again. It is `untidy` if a part stays streaming or the client's own validation refuses the message.
 """
 
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -36,7 +36,7 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "event-cut-off": Rule(
         "An event at the end without its blank line: every client drops it.",
-        "End each event with a blank line, the last one, too.",
+        "End each event with a blank line, also the last one.",
     ),
     "object": Rule("A chunk that is not a JSON object.", 'Send {"type": …}.'),
     "forbidden-key": Rule(
@@ -60,11 +60,11 @@ RULES: Final[dict[str, Rule]] = {
         "Use its older form, or pin a newer client.",
     ),
     "late-start": Rule(
-        "A `start` that changes the message id: the client leaves the old message and begins a second one.",
+        "A `start` that changes the id of a message that the page has written twice: the page shows two messages.",
         "Send `start` with the message id before everything else; a continued message keeps its id.",
     ),
     "after-error": Rule(
-        "A chunk after `error`: the client reads nothing there. A mere end leaves the message untidy.",
+        "A chunk after `error`, which the client never reads. If it only ends something, the message is untidy.",
         "Close all parts and send everything before the `error`.",
     ),
     "after-end": Rule(
@@ -78,7 +78,7 @@ RULES: Final[dict[str, Rule]] = {
         "Send the part's start first; `finish-step` closes all parts for older clients.",
     ),
     "part-open-twice": Rule(
-        "A start for a part that is open already: the first one stays `streaming` for ever.",
+        "A start for a part that is already open: the first one stays `streaming` for ever.",
         "Send the part's end first, or use another id.",
         "untidy",
     ),
@@ -92,7 +92,7 @@ RULES: Final[dict[str, Rule]] = {
         "Send `tool-input-start` or `tool-input-available` for it first.",
     ),
     "call-twice": Rule(
-        "A tool call id that the message has already: older clients overwrite the first call.",
+        "A tool call id that the message already has: older clients overwrite the first call.",
         "Give each call of a message an id of its own.",
     ),
     "call-order": Rule(
@@ -114,8 +114,8 @@ RULES: Final[dict[str, Rule]] = {
         "untidy",
     ),
     "call-invalid": Rule(
-        "A tool call that ends in a form which the newest clients' own `validateUIMessages` refuses.",
-        "Send the whole input before the output, and no result for a call whose approval was not answered so.",
+        "A tool call that ends in a form that the newest clients' own `validateUIMessages` refuses.",
+        "Send the whole input before the output, and only a result that the answer to the approval allows.",
         "untidy",
     ),
     "approval-unknown": Rule(
@@ -123,7 +123,7 @@ RULES: Final[dict[str, Rule]] = {
         "Send `tool-approval-request` with this id first.",
     ),
     "approval-twice": Rule(
-        "An approval id that the message has already.",
+        "An approval id that the message already has.",
         "Give each approval of a message an id of its own.",
         "untidy",
     ),
@@ -134,7 +134,7 @@ RULES: Final[dict[str, Rule]] = {
     "event-too-large": Rule(
         "An event that is larger than the reader allows.",
         "Send large values in parts, or by reference.",
-        reason="It is a bound of our own reader, which protects its memory; a browser has none.",
+        reason="It protects the memory of our own reader; a browser has no such limit.",
     ),
     "no-end": Rule(
         "A stream that stops without `finish`, `abort` or `error`.",

@@ -1,4 +1,4 @@
-"""Server-sent events by the grammar of the WHATWG HTML standard (9.2.6): a stream's own lines, and the decoder."""
+"""Server-sent events as the WHATWG HTML standard (9.2.6) has them: the decoder, and the lines that carry no chunk."""
 
 import re
 
@@ -6,10 +6,9 @@ import msgspec
 
 from usechat.protocol.rules import remote_error
 
-__all__ = ["DONE", "KEEP_ALIVE", "OPENED", "SseDecoder", "SseEvent"]
+__all__ = ["DONE", "KEEP_ALIVE", "SseDecoder", "SseEvent"]
 
 DONE = b"data: [DONE]\n\n"
-OPENED = b": stream-open\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -17,7 +16,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class SseEvent(msgspec.Struct, frozen=True):
-    """One event; `id` is the last one seen in the stream, `line` where its first data stood, counted from 1."""
+    """One event. `id` is the last one of the stream so far; `line` is the line of its first data, counted from 1."""
 
     data: str
     event: str
@@ -26,7 +25,7 @@ class SseEvent(msgspec.Struct, frozen=True):
 
 
 class SseDecoder:
-    """Reads an event stream that comes in pieces of any size; an event that the end cuts off is never given."""
+    """Reads an event stream in pieces of any size. An event without its blank line is never returned."""
 
     def __init__(self, *, max_event: int = 32 * 1024 * 1024) -> None:
         self._max_event = max_event
@@ -40,14 +39,14 @@ class SseDecoder:
         self._size = 0
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """Take the next bytes and give the events that they complete.
+        """Take the next bytes and return the events that they complete.
 
         Raises:
-            RemoteProtocolError: An event is larger than `max_event` bytes; the decoder is of no use afterwards.
+            RemoteProtocolError: An event is larger than `max_event` bytes. The decoder cannot be used afterwards.
         """
         if not data:
             return []
-        # A CR ends its line at once, so the LF of a CRLF may only come with the next piece.
+        # A CR ends its line at once, and the LF of a CRLF may come with the next piece.
         if self._after_cr and data.startswith(b"\n"):
             data = data[1:]
         self._after_cr = data.endswith(b"\r")
@@ -73,7 +72,7 @@ class SseDecoder:
         return None
 
     def _take(self, field: bytes, value: bytes) -> None:
-        # A comment is a field without a name; it and `retry` are left out like any field that the standard ignores.
+        # A comment is a field without a name. It is ignored, like `retry` and unknown fields.
         if field == b"data":
             self._data_line = self._data_line or self._line
             self._data.append(value)

@@ -1,6 +1,9 @@
-"""The state of one stream, which says whether a chunk is legal: by the tables, and by what does not fit them."""
+"""The state of one stream: whether a chunk is legal, and how the stream can end.
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+The tables say what may follow what. The rules that do not fit a table are here, and nowhere else.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, cast
 
 from msgspec import UNSET, Struct, UnsetType
@@ -10,7 +13,7 @@ from usechat.protocol.messages import is_tool_call, tool_name
 from usechat.protocol.rules import local_error
 from usechat.protocol.tables import CALLS, MESSAGE, PARTS, UNFINISHED, CallState, Phase
 
-__all__ = ["CLOSED", "Call", "StreamState"]
+__all__ = ["CLOSED", "Call", "StreamState", "closing", "closing_parts", "with_input"]
 
 _TEXT: Final = (c.TextDelta, c.TextStart, c.TextEnd)
 
@@ -26,9 +29,20 @@ _PART_STATES: Final[dict[str, CallState]] = {
     "output-denied": "denied",
 }
 
+# The calls that may stay open at a finish with this reason.
+_WAITING: Final[dict[c.FinishReason | UnsetType, tuple[CallState, ...]]] = {
+    "tool-calls": ("available", "requested"),
+    UNSET: ("requested",),
+}
+_REASONS: Final[dict[type[c.End], str]] = {
+    c.Finish: "The call ended without a result.",
+    c.Abort: "The call was stopped.",
+    c.Error: "The call was cut off by an error.",
+}
+
 
 class Call(Struct, eq=False):
-    """A tool call of the message; `step` is the number of the step in which it began."""
+    """A tool call of the message, which began in step number `step`."""
 
     id: str
     name: str
@@ -38,7 +52,7 @@ class Call(Struct, eq=False):
     provider_executed: bool = False
 
     def note_execution(self, provider_executed: bool | UnsetType) -> None:  # noqa: FBT001
-        """Take in who runs the call, if a chunk says so."""
+        """Take in who runs the call, if the chunk says it."""
         if provider_executed is not UNSET:
             self.provider_executed = provider_executed
 
@@ -46,10 +60,10 @@ class Call(Struct, eq=False):
 class StreamState:
     """The state of one stream.
 
-    `message_id` and `parts` are those of the message that it continues, if it does. `here` are the calls of the current
-    step. `shown` is the last step that a page knows of: React learns of a new step only with the next chunk that
-    changes the message. `first_release` says that 5.0.0 may read the stream: its pages also post again after results
-    of the provider, and it gets a denial as an error.
+    `message_id` and `parts` are those of the message that the stream continues. `here` has the calls of the current
+    step. `shown` is the last step that a page has seen: React sees a new step only with the next chunk that changes the
+    message. `first_release` says that 5.0.0 may read the stream: its pages also post again after results of the
+    provider, and it gets a denial as an error.
     """
 
     def __init__(self, message_id: str | UnsetType = UNSET, parts: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -65,13 +79,15 @@ class StreamState:
         for part in parts:
             self._continue(part)
         self.shown = self.step
-        self._visible = False
+        # How often the page has written the message. The first time it takes the client's own object, whose id may
+        # still change. From the second time on it holds a copy, and another id makes another message.
+        self._writes = 0
 
     def apply(self, chunk: c.Chunk) -> None:
         """Take the chunk in.
 
         Raises:
-            LocalProtocolError: it is illegal here; the state is as it was before.
+            LocalProtocolError: The chunk is illegal here. The state has not changed.
         """
         self._MOVES.get(type(chunk), StreamState._anytime)(self, chunk)
 
@@ -84,11 +100,11 @@ class StreamState:
         return any(call.state not in CLOSED for call in self.here)
 
     def has_results(self) -> bool:
-        """Whether the current step has results of our own tools and no call without one."""
+        """Whether the current step has results of our own tools, and no call without a result."""
         return any(not call.provider_executed for call in self.here) and not self.open_here()
 
     def resubmits(self, step: int, closing: Collection[Call] = ()) -> bool:
-        """Whether a page that sends automatically posts again if this is the last step and these calls are closed."""
+        """Whether a page that sends automatically posts again if `step` is the last one and `closing` get results."""
         calls = [call for call in self.calls.values() if call.step == step]
         ours = [call for call in calls if not call.provider_executed]
         answered = CLOSED | _ANSWERED if self.first_release else _ANSWERED
@@ -118,7 +134,7 @@ class StreamState:
 
     def _show(self) -> None:
         self.shown = self.step
-        self._visible = True
+        self._writes += 1
 
     def _anytime(self, chunk: c.Chunk) -> None:
         self.phase = self._enter(c.chunk_type(chunk))
@@ -132,12 +148,13 @@ class StreamState:
 
     def _start(self, chunk: c.Start) -> None:
         phase = self._enter("start", "start")
-        known = (UNSET, self.message_id)
-        if self._visible and chunk.message_id not in known:
+        if self._writes > 1 and chunk.message_id not in (UNSET, self.message_id):
             raise local_error("late-start", "start", "`start` changes the id of a message that has begun.")
+        self.phase = phase
         if chunk.message_id is not UNSET:
             self.message_id = chunk.message_id
-        self.phase = phase
+        if chunk.message_id is not UNSET or chunk.message_metadata not in (UNSET, None):
+            self._show()
 
     def _start_step(self, chunk: c.StartStep) -> None:
         self.phase = self._enter("start-step", "start-step")
@@ -177,9 +194,9 @@ class StreamState:
             raise local_error("part-left-open", name, f"`{name}` comes while the part {left!r:.60} is open.")
 
     def _delta(self, chunk: c.TextDelta | c.ReasoningDelta) -> None:
-        # Nearly every chunk is a delta, and by the tables it changes neither phase nor part.
+        # The fast path: nearly every chunk is a delta, and the tables say that it changes neither phase nor part.
         if self.phase == "step" and chunk.id in self._parts_like(chunk):
-            self.shown = self.step
+            self._show()
         else:
             self._part(chunk)
 
@@ -189,7 +206,7 @@ class StreamState:
         state = PARTS[name].get("open" if chunk.id in parts else "closed")
         if state is None:
             rule = "part-open-twice" if chunk.id in parts else "part-not-open"
-            here = "open already" if chunk.id in parts else "not open"
+            here = "already open" if chunk.id in parts else "not open"
             raise local_error(rule, name, f"`{name}` for the part {chunk.id!r:.60}, which is {here}.")
         if state == "open":
             parts[chunk.id] = None
@@ -208,7 +225,7 @@ class StreamState:
         call = self.calls.get(chunk.tool_call_id) or Call(chunk.tool_call_id, chunk.tool_name, dynamic, self.step)
         if call.state not in CALLS[name]:
             raise local_error(
-                "call-twice", name, f"`{name}` for the call {call.id!r:.60}, which the message has already."
+                "call-twice", name, f"`{name}` for the call {call.id!r:.60}, which the message already has."
             )
         if call.dynamic is not dynamic or (call.name != chunk.tool_name and not dynamic):
             raise local_error("call-changed", name, f"`{name}` gives the call {call.id!r:.60} another name or kind.")
@@ -228,7 +245,7 @@ class StreamState:
         name = c.chunk_type(chunk)
         call = self._call(chunk.tool_call_id, name)
         if call.dynamic is not (chunk.dynamic is True):
-            raise local_error("call-changed", name, f"`{name}` has not the `dynamic` of its call {call.id!r:.60}.")
+            raise local_error("call-changed", name, f"`{name}` and its call {call.id!r:.60} differ in `dynamic`.")
         preliminary = isinstance(chunk, c.ToolOutputAvailable) and chunk.preliminary is True
         self._follow(call, name, f"{name}, preliminary" if preliminary else name)
         call.note_execution(chunk.provider_executed)
@@ -273,7 +290,7 @@ class StreamState:
         self.phase = phase
         self._show()
 
-    # Keyed by the class that each move takes, which the type checker cannot follow.
+    # Each method takes the class that is its key, which the type checker cannot follow.
     _MOVES: ClassVar = cast(
         "dict[type[c.Chunk], Callable[[StreamState, c.Chunk], None]]",
         {
@@ -310,3 +327,46 @@ def _call_state(part: Mapping[str, Any]) -> CallState:
     if part.get("preliminary") is True:
         return "preliminary"
     return _PART_STATES[part["state"]]
+
+
+def closing(state: StreamState, last: c.End) -> Iterator[c.Chunk]:
+    """The chunks that close every part and call and end the stream with `last`. The page does not post again.
+
+    If the stream finishes with `tool-calls`, calls that wait for the browser or for an approval stay open. If it
+    finishes without a reason, as the streams of other servers do, calls that wait for an approval stay open.
+    """
+    waiting = _WAITING.get(last.finish_reason, ()) if isinstance(last, c.Finish) else ()
+    calls = [call for call in state.open_calls() if call.state not in waiting]
+    # Closing something makes the page see the current step.
+    step = state.step if calls or state.text or state.reasoning else state.shown
+    refusals_count = state.first_release
+    posts_again = state.resubmits(step, [call for call in calls if refusals_count or call.state != "refused"])
+    yield from closing_parts(state)
+    for call in calls:
+        yield from _closing_call(call, _REASONS[type(last)], state.step)
+    if state.phase == "step":
+        yield c.FinishStep()
+    if posts_again:
+        # The metadata makes the page see the empty step.
+        yield from (c.StartStep(), c.MessageMetadata({}), c.FinishStep())
+    yield last
+
+
+def closing_parts(state: StreamState) -> Iterator[c.Chunk]:
+    """The ends of all open parts."""
+    yield from [c.TextEnd(id_) for id_ in state.text]
+    yield from [c.ReasoningEnd(id_) for id_ in state.reasoning]
+
+
+def with_input(call: Call, step: int) -> Iterator[c.Chunk]:
+    """The empty input of a call that has none yet: without an input, a part with a result is not valid."""
+    if call.state == "started" and call.step == step:
+        yield c.ToolInputDelta(call.id, "{}")
+
+
+def _closing_call(call: Call, reason: str, step: int) -> Iterator[c.Chunk]:
+    if call.state == "refused":
+        yield c.ToolOutputDenied(call.id)
+        return
+    yield from with_input(call, step)
+    yield c.ToolOutputError(call.id, reason, dynamic=True if call.dynamic else UNSET)

@@ -1,7 +1,7 @@
 """What may follow what. The diagrams of docs/concepts/protocol.md are drawn from these tables.
 
-A row is a chunk, a column the state in which it is legal, a cell the state after it. What does not fit a table is in
-`StreamState`, and nowhere else.
+A row is a chunk, a column is a state in which it is legal, a cell is the state after it. What does not fit a table is
+in `StreamState`, and nowhere else.
 """
 
 from collections.abc import Iterable
@@ -79,12 +79,12 @@ CALLS: Final[dict[str, dict[CallState, CallState]]] = {
     "tool-output-error": {**_all(("started", "requested", *_RUNNABLE), "failed"), "rejected": "rejected"},
     "tool-output-denied": _all(("refused", "denied"), "denied"),
 }
-"""The life of one tool call. A result may replace a result: the last one counts in every client. A `rejected` input may
-be reported once more as an error, because v5 and v6 servers do so."""
+"""The life of one tool call. A result may replace a result: in every client the last one counts. A `rejected` input may
+be reported again as an error, because v5 and v6 servers do so."""
 
 UNFINISHED: Final = frozenset(_UNFINISHED)
-"""The states of a call whose input is not whole. An earlier stream began the one that is `cut`, and only the newest
-clients would go on with its deltas."""
+"""The states of a call whose input is not whole. An earlier stream began a `cut` input, and only the newest clients
+accept more deltas for it."""
 
 ANYTIME: Final = frozenset(
     (

@@ -1,8 +1,8 @@
 """Any Python value as JSON that every client takes, and JSON values as JavaScript compares them.
 
-The client's parser ends the stream over `NaN` and over the keys `__proto__` and `constructor.prototype`; Python's
-encoders raise on lone surrogates, unknown types, cycles and depth. Here each of these costs the value concerned,
-never the turn.
+The client's parser ends the stream if it meets `NaN` or one of the keys `__proto__` and `constructor.prototype`.
+Python's encoders raise on lone surrogates, unknown types, cycles and depth. Here each of these costs one value, never
+the turn.
 """
 
 import os
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 VALUE_LIMIT: Final = 1024 * 1024
-"""How many bytes of JSON one value may take on the wire, unless the app says otherwise."""
+"""The most bytes of JSON that one value may take on the wire, unless the app sets another limit."""
 
 UNLIMITED: Final = 1 << 62
 
@@ -44,7 +44,7 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def mend(text: str) -> str:
-    """Join surrogate pairs that arrived as two halves; put U+FFFD for a lone half."""
+    """Join surrogate pairs that arrived as two halves, and replace a lone half by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -55,7 +55,7 @@ def mend(text: str) -> str:
 
 def plain(value: object, limit: int = VALUE_LIMIT) -> Any:
     """Copy a value as plain JSON of about `limit` bytes at most, with a short marker where something is left out."""
-    # Nearly every value may be sent as msgspec encodes it.
+    # Nearly every value can be sent as msgspec encodes it.
     try:
         if not _unusual(value):
             payload = _encode(value)
@@ -68,7 +68,7 @@ def plain(value: object, limit: int = VALUE_LIMIT) -> Any:
 
 
 def _unusual(value: object) -> bool:
-    """Whether msgspec would encode this wrongly: a dataclass that is an exception, or keys that become the same."""
+    """Whether msgspec would encode this wrongly: a dataclass that is an exception, or keys that become equal."""
     nodes = [value]
     seen = 0
     while nodes and seen < _MANY:
@@ -110,8 +110,8 @@ def has_forbidden_key(value: object) -> bool:
 
 
 def may_hold_forbidden_key(payload: bytes) -> bool:
-    """Whether this JSON may hold a key that the client's parser refuses; a text that quotes one looks the same."""
-    # `in` is twice as slow: it takes its operand for a number first, and drops an error over that.
+    """Whether this JSON may hold a key that the client's parser refuses. A string that quotes one looks the same."""
+    # `in` is twice as slow: it first tries its operand as a number, and catches the error.
     return payload.find(b'__proto__"') >= 0 or payload.find(b'"constructor"') >= 0
 
 
@@ -125,7 +125,7 @@ def _too_deep(payload: bytes) -> bool:
 
 
 def _foreign(value: object) -> object:
-    """What stands for a value of a type that msgspec does not know."""
+    """The replacement for a value of a type that msgspec does not know."""
     try:
         return _known(value)
     # As above.
@@ -143,7 +143,7 @@ def _known(value: object) -> object:
         case float():
             return float(value)
         case BaseException():
-            # The text of an exception may hold secrets; its type tells enough.
+            # The text of an exception may hold secrets, so only its type is shown.
             return {"error": type(value).__name__}
         case os.PathLike():
             return os.fspath(cast("os.PathLike[str]", value))
@@ -266,7 +266,7 @@ def _struct_entries(value: msgspec.Struct) -> Iterator[tuple[object, object]]:
 
 
 def _name(key: object) -> str:
-    """A key as JavaScript would have it: a string, or the JSON text of what is none."""
+    """A key as in JavaScript: a string, or the JSON text of another value."""
     name = plain(key)
     return name if isinstance(name, str) else _encode(name).decode()
 
@@ -286,9 +286,9 @@ def _free(name: str, taken: Mapping[str, object]) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """Encode a JSON value; two give the same bytes exactly if they are the same to JavaScript.
+    """Encode a JSON value. Two values give the same bytes exactly if they are equal in JavaScript.
 
-    There all numbers are floats, one that is too large becomes null, and the order of keys says nothing.
+    There all numbers are floats, a number that is too large becomes null, and the order of keys does not matter.
     """
     return _encode_sorted(_as_javascript(value))
 
@@ -309,7 +309,7 @@ def _as_javascript(value: Any) -> Any:
 
 def _as_double(number: float) -> float | None:
     try:
-        # Zero has one sign only in JSON of JavaScript.
+        # JavaScript writes -0 as 0.
         return float(number) or 0.0
     except OverflowError:
         return None

@@ -33,7 +33,7 @@ _V4_REMEDY: Final = (
 
 
 class Event(NamedTuple):
-    """What one event says; it is not whole if the recording ends before its blank line."""
+    """The data of one event. It is not whole if the recording ends before its blank line."""
 
     line: int
     data: str
@@ -41,10 +41,10 @@ class Event(NamedTuple):
 
 
 class Violation(Struct, frozen=True):
-    """What is wrong; `line` is where it stands in the recording, counted from 1.
+    """What is wrong, and the `line` of the recording, counted from 1.
 
-    A stream is `refused` where a client throws, loses something or posts again and again. It is left `untidy` where a
-    part stays streaming, or the message is one that the client's own `validateUIMessages` refuses.
+    A stream is `refused` if a client throws, loses something or posts again and again. It is left `untidy` if a part
+    stays streaming, or if the client's own `validateUIMessages` refuses the message.
     """
 
     level: Level
@@ -56,10 +56,11 @@ class Violation(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """What the clients of a profile make of a stream.
+    """What the clients of a profile do with a stream.
 
-    `violation` is the first thing that is refused, and `warnings` is all that is left untidy before it. `releases` are
-    the first of each major that take the stream; `message` is what the newest client of the profile has in the end.
+    `violation` is the first thing that a client refuses, and `warnings` is what is left untidy before it. `releases`
+    has the first release of each major that takes the stream. `message` is what the newest client of the profile
+    builds.
     """
 
     chunks: int
@@ -70,12 +71,12 @@ class Verdict(Struct, frozen=True):
 
 
 def recorded_events(recording: bytes) -> list[Event]:
-    """The chunks of a recording: an SSE body, also with the headers of `curl -i` before it, or a chunk a line.
+    """The chunks of a recording: an SSE body, the output of `curl -i`, or one chunk per line.
 
-    The lines of AI SDK 4 are no chunks; they are given as they are, so that `judge` can recognise them.
+    The lines of AI SDK 4 are not chunks. They are returned unchanged, and `judge` recognises them.
 
     Raises:
-        RemoteProtocolError: an event is too large.
+        RemoteProtocolError: An event is too large.
     """
     headers = _HEADERS.match(recording)
     body = recording[headers.end() :] if headers else recording
@@ -85,15 +86,15 @@ def recorded_events(recording: bytes) -> list[Event]:
         return [Event(number, line.decode(errors="replace")) for number, line in lines if line.strip()]
     decoder = SseDecoder()
     events = [Event(event.line + skipped, event.data) for event in decoder.feed(body)]
-    # What the blank line would have ended.
+    # The event that its blank line would have ended.
     events += [Event(event.line + skipped, event.data, is_whole=False) for event in decoder.feed(b"\n\n")]
     return [event for event in events if event.data != "[DONE]"]
 
 
 def judge(events: Iterable[Event], client: ClientName = "portable", *, continues: UIMessage | None = None) -> Verdict:
-    """Read the chunks as the clients would and stop at the first that one refuses.
+    """Read the chunks as the clients do, and stop at the first chunk that one of them refuses.
 
-    `continues` is the message that the stream continues, if it does.
+    `continues` is the message that the stream continues.
     """
     profile = CLIENTS[client]
     state, reader = RecordedStream(profile, continues), MessageReader(continues, major=profile.oldest[-1].major)

@@ -1,4 +1,4 @@
-"""The frames of the client's `WebSocketChatTransport` (`ai` 7.0.135 and later), each of them one text."""
+"""The text frames of the client's `WebSocketChatTransport` (`ai` 7.0.135 and later)."""
 
 import re
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -9,14 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from usechat.errors import RequestError
 from usechat.protocol.frames import payload_of
 from usechat.protocol.messages import IDENTIFIER
-
-# The one reader of JSON that forgives half an emoji as browsers send it.
-from usechat.protocol.requests import (
-    ChatRequest,
-    Limits,
-    decode_json,
-    decode_request,
-)
+from usechat.protocol.requests import ChatRequest, Limits, decode_json, decode_request
 
 __all__ = [
     "ClientFrame",
@@ -32,7 +25,7 @@ __all__ = [
 
 Notice: TypeAlias = Literal["start", "end", "no-active", "error"]
 
-# RFC 9110, section 5; a value is what an HTTP server would hand on, since an app reads it as a header.
+# RFC 9110, section 5. An app reads these as headers, so a value must be one that an HTTP server would accept.
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,16384}")
 _MAX_HEADERS: Final = 64 * 1024
@@ -40,7 +33,7 @@ _PROTOCOL_FIELDS: Final = frozenset(("id", "message", "messages", "trigger", "me
 
 
 class ClientFrame(Struct, frozen=True, rename="camel"):
-    """A frame of which only the type and the id of its request are read yet, so that a stranger's costs little."""
+    """A frame of which only the type and the request's id are decoded yet, so a stranger's frame costs little."""
 
     type: str
     request_id: str
@@ -59,7 +52,7 @@ def open_frame(data: bytes) -> ClientFrame:
     """Read what a frame is and which request it belongs to.
 
     Raises:
-        RequestError: It belongs to none, so that no answer could reach its sender.
+        RequestError: It belongs to no request, so no answer could reach its sender.
     """
     frame = decode_json(_FRAMES, data, "A frame", "must be a JSON object with a type and a requestId")
     if problem := IDENTIFIER(frame.request_id):
@@ -71,26 +64,26 @@ def read_headers(frame: ClientFrame) -> dict[str, str]:
     """The headers inside the frame, by lower-case name.
 
     Raises:
-        RequestError: They are none that HTTP could carry.
+        RequestError: HTTP could not carry them.
     """
     if len(bytes(frame.headers)) > _MAX_HEADERS:
         raise RequestError(f"headers must not be larger than {_MAX_HEADERS:,} bytes.")
     headers = decode_json(_HEADERS, frame.headers, "headers", "must be an object of strings")
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-            raise RequestError(f"headers must hold headers as HTTP has them, which {name[:40]!a} is not.")
+            raise RequestError(f"headers must hold HTTP headers, and {name[:40]!a} is not one.")
     return {name.lower(): value for name, value in headers.items()}
 
 
 def read_send(data: bytes, limits: Limits, *, checked: bool = False) -> ChatRequest:
-    """Read the request of a `send` frame; its `metadata` is given with the extra fields.
+    """Read the request of a `send` frame. Its `metadata` is among the extra fields.
 
-    A frame that `check_cost` has passed is `checked`.
+    `checked` says that the frame has passed `check_cost`.
 
     Raises:
-        RequestError: The request cannot be served; status 413 if it is too large, else 400.
+        RequestError: The request is too large (413) or wrong (400).
     """
-    # A frame has the fields of a POST's body, except that the extra ones are in a body of their own.
+    # A frame has the fields of a POST, except that the extra ones are in `body`.
     request = decode_request(data, limits, checked=checked)
     body: Any = request.extra.get("body")
     if not isinstance(body, dict):
@@ -102,7 +95,7 @@ def read_send(data: bytes, limits: Limits, *, checked: bool = False) -> ChatRequ
 
 
 def read_resume(frame: ClientFrame) -> tuple[str, int | None]:
-    """The chat that a `resume` frame asks for, and the sequence of the last chunk that the client has, if it counts.
+    """The chat that a `resume` frame asks for, and the sequence of the client's last chunk, if the frame names it.
 
     Raises:
         RequestError: One of them is wrong.
@@ -127,7 +120,7 @@ def chunk_opening(request_id: str) -> str:
 
 
 def chunk_frame(opening: str, sequence: int, event: bytes) -> str:
-    """The frame of a chunk that a turn's log keeps as a server-sent event."""
+    """The frame of a chunk, which the turn's log keeps as a server-sent event."""
     return f'{opening}{sequence},"chunk":{payload_of(event).decode()}}}'
 
 

@@ -1,10 +1,10 @@
-"""The writer of one assistant message: it opens and closes parts and steps, so that nobody else has to.
+"""The writer of one assistant message, which opens and closes parts and steps for its caller.
 
-A part is opened by the first delta of its lane, and closed by what cannot stand behind it in the lane: the other kind
-of text, a tool call, `end_part`, a step, the end. A step begins with the first content, and again where one is *due*:
-the current step has results of our own tools and no call without one, or `step` asked for one. It is never due while
-an input streams, since the newest clients make a second part of what comes in another step. A source, file or custom
-part goes into the step that is open, also behind its results.
+The first delta of a lane opens a part. What cannot follow the part in its lane closes it: the other kind of text, a
+tool call, `end_part`, a step, the end. A step begins with the first content, and again when one is *due*: if the
+current step has results of our own tools and no call without a result, or if `step` was called. No step is due while
+an input streams, because the newest clients make a second part of an input that continues in another step. A source,
+file or custom part goes into the open step, even after its results.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +14,10 @@ from msgspec import UNSET, UnsetType, structs
 
 from usechat.protocol import chunks as c
 from usechat.protocol.clients import CLIENTS, ClientName, Release
-from usechat.protocol.closing import closing, closing_parts, with_input
 from usechat.protocol.codec import clean_chunk
 from usechat.protocol.messages import IDENTIFIER, TOOL_CALL_ID, UIMessage, is_tool_call
 from usechat.protocol.rules import local_error
-from usechat.protocol.state import CLOSED, Call, StreamState
+from usechat.protocol.state import CLOSED, Call, StreamState, closing, closing_parts, with_input
 from usechat.protocol.tables import UNFINISHED
 from usechat.protocol.values import UNLIMITED, VALUE_LIMIT, canonical, mend, plain
 
@@ -38,13 +37,13 @@ _DECIDES_STEP: Final = frozenset[type[c.Chunk]](
 
 
 class MessageWriter:
-    """Writes one message; every method returns the chunks that it caused, in the form that the client takes.
+    """Writes one message. Every method returns the chunks that it caused, in the form that the client takes.
 
-    `continues` is the assistant message that the turn goes on with: its id is used again and its open calls are known.
-    What is written to one lane never mixes with the text of another; a tool call belongs to the lane that made it.
-    A tool call id that the message has already, or that could not come back in a request, gets another one on the wire.
-    The same call again, by its id, name and input, is one of `continues` that has no result yet, such as one that the
-    user approved.
+    `continues` is the assistant message that the turn continues: the writer uses its id and knows its open calls.
+    The text of one lane never mixes with the text of another. A tool call belongs to the lane that made it.
+    A tool call gets another id on the wire if the message already has its id, or if no request could bring the id back.
+    A call with the id, name and input of a call in `continues` that has no result yet is that call, for example one
+    that the user approved.
     `approval_id` makes the wire id of an approval from the agent's id, the call, and its input as it was shown.
     """
 
@@ -64,7 +63,7 @@ class MessageWriter:
         self.state = StreamState(self.message_id, parts)
         self.client = CLIENTS[client]
         self.state.first_release = Release(5, 0) in self.client.oldest
-        # The sub-agents that have a tool running, of which no call of the message tells; a dict, since an empty set
+        # The sub-agents and hidden calls that work without a call of the message. It is a dict, because an empty set
         # takes three times as much memory.
         self.working: dict[str, None] = {}
         self._new_id = new_id
@@ -78,20 +77,20 @@ class MessageWriter:
         self._wire_ids: dict[str, str] = {}
         self._inputs = {part["toolCallId"]: part["input"] for part in parts if is_tool_call(part) and "input" in part}
         self._approval_ids = None if approval_id is None else _ApprovalIds(approval_id, parts)
-        # The lane and the text part of the last call, until anything else happens.
+        # The lane and the part of the last text delta, until the writer does anything else.
         self._open_text = self.state.text
         self._flow_lane: str | None = None
         self._flow_id = ""
 
     def start(self, metadata: Any = UNSET) -> list[c.Chunk]:
-        """Begin the message, with the first of its metadata; the first other call does it if nobody did."""
+        """Begin the message, with its first metadata. Otherwise the first other call begins it."""
         if self.state.phase != "new":
             return self._take() if metadata is UNSET else self.metadata(metadata)
         self._put(c.Start(self.message_id, _sendable(metadata, self._limit, "start")))
         return self._take()
 
     def text(self, delta: str, lane: str = "") -> list[c.Chunk]:
-        # Nearly all calls go on where the last one stopped; then the delta changes nothing in the state.
+        # The fast path: nearly every delta continues the part of the last one, and then the state does not change.
         if lane == self._flow_lane and delta and (delta.isascii() or mend(delta) is delta):
             flow = self._flow_id
             if flow in self._open_text:
@@ -99,7 +98,7 @@ class MessageWriter:
         return self._write("text", delta, lane)
 
     def flow(self, delta: str) -> str | None:
-        """The id of the text part to which a call of `text` would add this delta and do nothing else."""
+        """The id of the text part, if `text` would add this delta to it and do nothing else."""
         if self._flow_lane == "" and delta and (delta.isascii() or mend(delta) is delta):
             return self._flow_id if self._flow_id in self._open_text else None
         return None
@@ -107,10 +106,16 @@ class MessageWriter:
     def reasoning(self, delta: str, lane: str = "") -> list[c.Chunk]:
         return self._write("reasoning", delta, lane)
 
-    def end_part(self, *, lane: str = "", metadata: c.ProviderMetadata | UnsetType = UNSET) -> list[c.Chunk]:
-        """End the lane's open text or reasoning, so that what follows is a part of its own.
+    def begin_reasoning(self, lane: str = "") -> list[c.Chunk]:
+        """Begin reasoning that may have no text, only what its provider needs of it, unless the lane has it open."""
+        self._content()
+        self._put_all(self._lanes.enter("reasoning", lane))
+        return self._take()
 
-        `metadata` is the provider's, such as the signature of its reasoning; without an open part it is dropped.
+    def end_part(self, *, lane: str = "", metadata: c.ProviderMetadata | UnsetType = UNSET) -> list[c.Chunk]:
+        """End the lane's open text or reasoning. What follows is a part of its own.
+
+        `metadata` is the provider's, such as the signature of its reasoning. It is dropped if no part is open.
         """
         self._put_all(self._lanes.leave(lane, metadata))
         return self._take()
@@ -163,7 +168,7 @@ class MessageWriter:
     def tool_input_error(
         self, call_id: str, name: str, value: Any, error_text: str, *, lane: str = "", dynamic: bool = False
     ) -> list[c.Chunk]:
-        """An input that the tool could not be called with; `value` is what was given, of whatever shape."""
+        """An input that the tool could not be called with; `value` is the wrong input, of any shape."""
         call = self._streaming_or_new(call_id, name, lane, dynamic=dynamic)
         value = plain(value, self._limit)
         self._put(c.ToolInputError(call.id, call.name, value, mend(error_text), dynamic=call.dynamic or UNSET))
@@ -178,7 +183,7 @@ class MessageWriter:
         provider_executed: bool | UnsetType = UNSET,
         metadata: c.ProviderMetadata | UnsetType = UNSET,
     ) -> list[c.Chunk]:
-        """The result of a call; a preliminary one is replaced by the next."""
+        """The result of a call. The next result replaces a preliminary one."""
         metadata = _provider_metadata(metadata, "tool-output-available")
         call_id, dynamic = self._before_result(call_id)
         output = plain(output, self._limit)
@@ -199,7 +204,7 @@ class MessageWriter:
         return self._take()
 
     def tool_denied(self, call_id: str) -> list[c.Chunk]:
-        """The call is not carried out: after the user's refusal, or, as an error, by a decision of the server."""
+        """The tool does not run: because the user refused, or, written as an error, because the server denied it."""
         call = self._call(call_id)
         if call is None or call.state != "refused":
             return self.tool_error(call_id, "The call was denied.")
@@ -218,7 +223,7 @@ class MessageWriter:
         return self.send(c.ToolApprovalRequest(approval_id, self._wire_id(call_id), signature, reason))
 
     def wire_id(self, call_id: str) -> str:
-        """The id that a page knows the call by."""
+        """The id of the call on the page."""
         return mend(self._wire_id(call_id))
 
     def source_url(self, url: str, *, title: str | UnsetType = UNSET, source_id: str | None = None) -> list[c.Chunk]:
@@ -240,26 +245,30 @@ class MessageWriter:
         id: str | UnsetType = UNSET,  # noqa: A002
         transient: bool = False,
     ) -> list[c.Chunk]:
-        """Data of the app's own, as `data-<name>`; with an id it replaces the part that has the same one."""
+        """Data of the app, as `data-<name>`. With an id, it replaces the part with the same id."""
         return self.send(c.Data(name, value, id, transient or UNSET))
 
     def metadata(self, value: Any) -> list[c.Chunk]:
         self._put(c.MessageMetadata(_sendable(value, self._limit, "message-metadata")))
         return self._take()
 
-    def step(self) -> list[c.Chunk]:
-        """Begin a new step, as soon as no tool input is streaming; one that has nothing to show yet is new enough."""
+    def step(self, *, lazy: bool = False) -> list[c.Chunk]:
+        """Begin a new step as soon as no tool input streams, unless the current step is still empty.
+
+        A `lazy` step begins with its first content.
+        """
         self._step_asked = self.state.shown == self.state.step or self.state.phase != "step"
         self._consider_step()
-        if self._step_due:
+        self._flow_lane = None
+        if self._step_due and not lazy:
             self._next_step()
         return self._take()
 
     def send(self, chunk: c.Chunk) -> list[c.Chunk]:
-        """Write a chunk as it is, with its values made plain.
+        """Write a chunk, with its values as plain JSON.
 
         Raises:
-            LocalProtocolError: the chunk is illegal here, or the client has no form of it.
+            LocalProtocolError: The chunk is illegal here, or no form of it suits the client.
         """
         chunk = clean_chunk(chunk, self._limit)
         if isinstance(chunk, c.Start):
@@ -284,19 +293,19 @@ class MessageWriter:
         return self._take()
 
     def finish(self, reason: c.FinishReason = "stop", metadata: Any = UNSET) -> list[c.Chunk]:
-        """End the message; with `tool-calls`, calls that wait for the browser or for an approval stay open."""
+        """End the message. With `tool-calls`, calls that wait for the browser or for an approval stay open."""
         return self.send(c.Finish(reason, metadata))
 
     def abort(self, reason: str | UnsetType = UNSET) -> list[c.Chunk]:
-        """End the message because somebody stopped it."""
+        """End the message because it was stopped."""
         return self.send(c.Abort(reason))
 
     def fail(self, error_text: str) -> list[c.Chunk]:
-        """End the message with an error, whose text the user sees."""
+        """End the message with an error. The user sees its text."""
         return self._end(c.Error(mend(error_text)))
 
     def _put(self, chunk: c.Chunk) -> None:
-        """Write a chunk: all go through here, but for a text delta that just flows on."""
+        """Write a chunk. All chunks go through here, except text deltas on the fast path."""
         if self._approval_ids is not None:
             chunk = self._approval_ids.on_wire(chunk, self.state.calls)
         self._flow_lane = None
@@ -313,7 +322,7 @@ class MessageWriter:
             self._put(chunk)
 
     def _take(self) -> list[c.Chunk]:
-        # What was written before an error is kept here until the next call returns it.
+        # If a call raises, the next call returns the chunks that it had already written.
         written, self._written = self._written, []
         return written
 
@@ -336,15 +345,15 @@ class MessageWriter:
         return self._lanes.whole(owner, text)
 
     def _content(self) -> None:
-        """Begin a step where one is due or none is open."""
+        """Begin a step if one is due or none is open."""
         if self._step_due:
             self._next_step()
         elif self.state.phase != "step":
             self._first_step()
 
     def _first_step(self) -> None:
-        """Begin a step where none is open, for a part that may also stand behind results."""
-        # The results of a continued message's open calls belong before its next step.
+        """Begin a step if none is open, for a part that may also follow results."""
+        # The results for open calls of a continued message belong before its next step.
         between = self.state.phase in ("new", "open") and not (self.state.text or self.state.reasoning)
         if between and not self.state.open_here():
             self._put(c.StartStep())
@@ -369,7 +378,7 @@ class MessageWriter:
         return self.state.calls.get(self._wire_id(call_id))
 
     def _begin_call(self, call_id: str, lane: str) -> str:
-        """Give a call that begins its wire id; an earlier call of the same id can no longer be named by it."""
+        """Choose the wire id of a new call. From now on the agent's id means this call, not an earlier one."""
         self._content()
         self._put_all(self._lanes.leave(lane))
         wire_id = mend(call_id)
@@ -389,7 +398,7 @@ class MessageWriter:
         return call is not None and call.state not in CLOSED and self._has(call.id, name, value)
 
     def _has(self, call_id: str, name: str, value: Any) -> bool:
-        """Whether the message that is continued has this call; the browser may have spelled its numbers otherwise."""
+        """Whether the continued message has this call. The browser may have changed the spelling of numbers."""
         call = self.state.calls.get(call_id)
         if call is None or call.name != name or call_id not in self._inputs:
             return False
@@ -403,10 +412,10 @@ class MessageWriter:
         return call.id, call.dynamic or UNSET
 
     def _check_whole(self, chunk: c.ToolApprovalRequest) -> None:
-        # Clients show it, but v5 is asked by a data part, which would leave the call streaming.
+        # Clients show it, but v5 gets the request as a data part, which would leave the call streaming.
         call = self.state.calls.get(chunk.tool_call_id)
         if call is not None and call.state in UNFINISHED:
-            problem = f"An approval is asked for the call {call.id!r:.60}, whose input is not whole."
+            problem = f"The approval request is for the call {call.id!r:.60}, whose input is not whole."
             raise local_error("call-order", "tool-approval-request", problem)
 
     def _end(self, last: c.End) -> list[c.Chunk]:
@@ -416,7 +425,7 @@ class MessageWriter:
 
 
 class _Lanes:
-    """Knows which part is open in which lane; its methods return the chunks to write."""
+    """The open part of each lane. The methods return the chunks to write."""
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
@@ -424,7 +433,7 @@ class _Lanes:
         self.halves: dict[str, str] = {}
 
     def whole(self, owner: str, text: str) -> str:
-        """Keep back half a character at the end of a delta: the owner's next delta has the other half."""
+        """Hold back half a character at the end of a delta until the owner's next delta brings the other half."""
         text = self.halves.pop(owner, "") + text
         if text and "\ud800" <= text[-1] <= "\udbff":
             self.halves[owner] = text[-1]
@@ -444,10 +453,10 @@ class _Lanes:
         return _DELTAS[kind](id_, text)
 
     def leave(self, lane: str, metadata: c.ProviderMetadata | UnsetType = UNSET) -> list[c.Chunk]:
-        """End the part that the lane has open, with the provider's metadata.
+        """End the open part of the lane, with the provider's metadata.
 
         Raises:
-            LocalProtocolError: the metadata is no object of objects; the part stays open.
+            LocalProtocolError: The metadata is not an object of objects. The part stays open.
         """
         if lane not in self._open:
             return []
@@ -467,7 +476,7 @@ class _Lanes:
 
 
 class _ApprovalIds:
-    """The wire ids of approvals, made by the app's own function; the agent goes on using the ids that it gave.
+    """The wire ids of approvals, from the app's own function. The agent keeps using its own ids.
 
     `parts` are those of the message that is continued.
     """
@@ -481,7 +490,7 @@ class _ApprovalIds:
         """The chunk with the wire id of its approval, if it has one.
 
         Raises:
-            LocalProtocolError: no client could send the id back.
+            LocalProtocolError: No client could send the id back.
         """
         match chunk:
             case c.ToolInputAvailable():
@@ -504,27 +513,27 @@ class _ApprovalIds:
 
 
 def _sendable(value: Any, limit: int, name: str) -> Any:
-    """The metadata as plain JSON; UNSET stays what it is. `name` is the type of the chunk that brings it.
+    """The metadata as plain JSON, or UNSET. `name` is the type of its chunk.
 
     Raises:
-        LocalProtocolError: it is no object.
+        LocalProtocolError: It is not an object.
     """
     metadata = UNSET if value is UNSET else plain(value, limit)
     if metadata is UNSET or metadata is None or isinstance(metadata, dict):
         return cast("Any", metadata)
-    # The client merges metadata as objects, and throws over anything else.
+    # The client merges metadata as objects, and throws on anything else.
     raise local_error("shape", name, "The metadata of a message must be an object.")
 
 
 def _provider_metadata(value: c.ProviderMetadata | UnsetType, name: str) -> c.ProviderMetadata | UnsetType:
-    """The provider's metadata as plain JSON; UNSET stays what it is. `name` is the type of the chunk that brings it.
+    """The provider's metadata as plain JSON, or UNSET. `name` is the type of its chunk.
 
     Raises:
-        LocalProtocolError: it is no object of objects.
+        LocalProtocolError: It is not an object of objects.
     """
     if value is UNSET:
         return UNSET
-    # Without a limit: where something is left out stands a text, and no client takes one in the place of an object.
+    # Without a limit: a value that is cut short becomes a text, and no client takes a text for an object.
     metadata = plain(value, UNLIMITED)
     if isinstance(metadata, dict) and all(isinstance(each, dict) for each in cast("dict[str, Any]", metadata).values()):
         return cast("c.ProviderMetadata", metadata)

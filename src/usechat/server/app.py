@@ -1,4 +1,4 @@
-"""A whole app: the chat, its page, and the routes by which a server is watched."""
+"""A whole app: the chat, its page, and the routes for health checks and metrics."""
 
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,8 +14,7 @@ from usechat.history import HistoryStore
 from usechat.integrations import AnyAgent
 from usechat.protocol.clients import ClientName
 from usechat.protocol.requests import Limits
-from usechat.server.arguments import check_arguments, check_path, listed
-from usechat.server.bearer import Authenticate
+from usechat.server.auth import Authenticate
 from usechat.server.chats import Chats
 from usechat.server.draining import drain_on_signals
 from usechat.server.endpoint import ChatEndpoint
@@ -23,6 +22,7 @@ from usechat.server.origins import cors as cors_middleware
 from usechat.server.origins import host_check, no_cors
 from usechat.server.page import PageAgent, page_routes
 from usechat.server.responses import StreamLimits
+from usechat.server.startup import check_arguments, check_path, listed
 from usechat.stores import TurnStore
 from usechat.stores.urls import LEASE
 from usechat.turns.settings import ChatSettings
@@ -42,7 +42,7 @@ _HOW_TO_CONNECT: Final = """\
 
 
 def how_to_connect(url: str, *, token: bool = False) -> str:
-    """The lines that call the chat at this URL from a terminal and from a page, perhaps with a token."""
+    """How to call the chat at this URL from a terminal and from a page; `token` says that it needs one."""
     curl = '-H "authorization: Bearer $TOKEN" \\\n    ' if token else ""
     page = ", headers: { Authorization: `Bearer ${token}` }" if token else ""
     return _HOW_TO_CONNECT.format(url=url, curl=curl, page=page)

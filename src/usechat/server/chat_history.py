@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from usechat.errors import DatabaseBusyError, ProtocolError, RequestError
-from usechat.history import ChatEntry, HistoryStore
+from usechat.history import ChatEntry, HistoryStore, StateStore, StoredChat
 from usechat.history.store import decode
 from usechat.ids import new_id
 from usechat.protocol.codec import decode_chunk, encode_chunk
@@ -20,10 +20,10 @@ from usechat.protocol.reader import MessageReader
 from usechat.protocol.replay import chunks_of_parts
 from usechat.protocol.state import StreamState
 from usechat.protocol.writer import MessageWriter
-from usechat.server.admission import EXPIRED, admit, admit_unkept
-from usechat.server.signatures import ApprovalSigner, AskedCall, signed_approval_ids
+from usechat.server.admission import EXPIRED, ApprovalSigner, AskedCall, admit, admit_unkept, signed_approval_ids
 from usechat.slices import Slices
 from usechat.stores import TurnHead
+from usechat.turns.chat import NO_STATE
 from usechat.turns.pending import Admission, PendingTurn
 from usechat.turns.turns import NOT_FOUND
 
@@ -56,6 +56,7 @@ class ServerHistory:
 
     def __init__(self, history: HistoryStore, approval_ttl: float, late: Callable[[], None]) -> None:
         self._history = history
+        self._states = history if isinstance(history, StateStore) and history.keeps_state else None
         self._approval_ttl = approval_ttl
         self._late = late
         self._pending: dict[str, _Pending] = {}
@@ -71,7 +72,11 @@ class ServerHistory:
     async def admit(self, pending: PendingTurn) -> Admission:
         await self._settle(pending.chat_id)
         look = partial(admit, pending.asked, writing=pending.writing)
-        admission = await _or_not_found(self._history.read(pending.chat_id, pending.head.owner, look))
+        if self._states is None:
+            reading = self._history.read(pending.chat_id, pending.head.owner, look)
+        else:
+            reading = self._states.read(pending.chat_id, pending.head.owner, partial(_with_state, look))
+        admission = await _or_not_found(reading)
         if admission.approvals and admission.after.written + self._approval_ttl <= time.time():
             raise RequestError(EXPIRED, status=409)
         return admission
@@ -96,10 +101,11 @@ class ServerHistory:
         except DatabaseBusyError:
             return False
 
-    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
-        if not message.parts:
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
+        if not message.parts and state is None:
             return
-        pending = self._pending[head.chat] = _Pending(message, asyncio.create_task(self._write(head, epoch, message)))
+        writing = asyncio.create_task(self._write(head, epoch, message, state))
+        pending = self._pending[head.chat] = _Pending(message, writing)
         pending.writing.add_done_callback(partial(self._written, head.chat, pending))
         _, late = await asyncio.wait([pending.writing], timeout=_STORE_SECONDS)
         if late:
@@ -128,7 +134,7 @@ class ServerHistory:
             # What somebody broke in the database is not handed out.
             decode(chat_id, position, body)
             await slices.pause()
-        if pending is not None and before is None:
+        if pending is not None and pending.message.parts and before is None:
             last = pending.message.id, msgspec.json.encode(pending.message)
             rows = [*(row for row in rows if row[0] != last[0]), last]
         return rows
@@ -177,10 +183,14 @@ class ServerHistory:
         if pending is not None:
             await asyncio.wait([pending.writing])
 
-    async def _write(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+    async def _write(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
+        if self._states is None:
+            end = partial(self._history.end, head.chat, head.turn, epoch, message)
+        else:
+            end = partial(self._states.end, head.chat, head.turn, epoch, message, state)
         while True:
             try:
-                if not await self._history.end(head.chat, head.turn, epoch, message):
+                if not await end():
                     _log.info("the answer of turn %s was not kept: a newer turn has its place", head.turn)
                 return
             except DatabaseBusyError:
@@ -228,25 +238,16 @@ class ClientHistory:
     async def has_ended(self, head: TurnHead) -> bool:
         return False
 
-    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
         pass
 
-    async def load(self, head: TurnHead) -> list[UIMessage]:
-        raise _keeps_none()
+    async def _keeps_none(self, *_: Any, **__: Any) -> Any:
+        raise _no_messages()
 
-    async def messages(
-        self, chat_id: str, owner: str, before: str | None, limit: int | None
-    ) -> list[tuple[str, bytes]]:
-        raise _keeps_none()
-
-    async def chats(self, owner: str, after: str | None, limit: int) -> list[ChatEntry]:
-        raise _keeps_none()
+    load = messages = chats = delete = _keeps_none
 
     def check_keeps(self) -> None:
-        raise _keeps_none()
-
-    async def delete(self, chat_id: str, owner: str) -> bool:
-        raise _keeps_none()
+        raise _no_messages()
 
     def writer(self, head: TurnHead, continues: UIMessage | None, value_limit: int) -> MessageWriter:
         return MessageWriter(
@@ -269,7 +270,7 @@ ChatHistory: TypeAlias = ServerHistory | ClientHistory
 """Says what of a request is believed, and keeps what is to be kept of a turn: a `TurnHistory`, and more."""
 
 
-def _keeps_none() -> RequestError:
+def _no_messages() -> RequestError:
     return RequestError("This server keeps no messages.", status=404)
 
 
@@ -278,6 +279,14 @@ async def _or_not_found(reading: Awaitable[_T]) -> _T:
         return await reading
     except PermissionError:
         raise RequestError(NOT_FOUND, status=404) from None
+
+
+def _with_state(look: Callable[[StoredChat], Admission], stored: StoredChat) -> Admission:
+    """Add the state that the turn begins with: what the messages before the user's have left."""
+    admission = look(stored)
+    question = admission.keep + len(admission.new) - 1
+    before = question if admission.question.role == "user" else question + 1
+    return msgspec.structs.replace(admission, state=stored.state(before) or NO_STATE)
 
 
 def _chat_id(head: TurnHead) -> str:

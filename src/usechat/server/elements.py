@@ -1,4 +1,4 @@
-"""One route for a DeepAgent, like the original's adapter for AI Elements.
+"""One route for a DeepAgent, like the AI Elements adapter of deepagentsdk.
 
 The server keeps nothing: each request brings its messages, and a client that leaves stops the run.
 """
@@ -16,20 +16,19 @@ from starlette.responses import JSONResponse, Response
 
 from usechat.errors import RequestError
 from usechat.ids import new_id
-from usechat.integrations.deepagent_sdk.agent import DeepAgent, MapperMaker
-from usechat.integrations.deepagent_sdk.mapper import DeepAgentOptions
+from usechat.integrations.deepagent_sdk.agent import DeepAgent, TranslatorMaker
+from usechat.integrations.deepagent_sdk.translator import DeepAgentOptions
 from usechat.integrations.langgraph.agent import is_graph
 from usechat.protocol.requests import ChatRequest, Limits, decode_json, decode_request
+from usechat.server.admission import ApprovalSigner
 from usechat.server.chat_history import ClientHistory
 from usechat.server.chats import Chats
-from usechat.server.error_responses import error_headers, guarded
 from usechat.server.metrics import Metrics
-from usechat.server.requests import VisibleHeaders, address_of, check_body, json_body
+from usechat.server.requests import VisibleHeaders, address_of, check_body, error_headers, guarded, json_body
 from usechat.server.responses import StreamLimits, TurnResponse
-from usechat.server.signatures import ApprovalSigner
 from usechat.stores import Claim, TurnHead
 from usechat.stores.memory import MemoryTurnStore
-from usechat.turns.chat import Chat, RunOptions
+from usechat.turns.chat import RunOptions
 from usechat.turns.failures import explain
 from usechat.turns.settings import ChatSettings, TurnLimits
 
@@ -59,25 +58,25 @@ def elements_route(
     thread_id: PerRequest[str | None] = None,
     max_steps: int | None = None,
     generate_id: Callable[[], str] | None = None,
-    mapper: MapperMaker | None = None,
+    translator: TranslatorMaker | None = None,
     options: DeepAgentOptions | None = None,
     approval_secret: str | None = None,
 ) -> Callable[[Request], Awaitable[Response]]:
     """The endpoint for `Route("/api/chat", elements_route(agent), methods=["POST"])`, or for a FastAPI route.
 
     `on_request` refuses a request by raising. `initial_state` and `thread_id` are functions of the request, or values
-    of which every request gets a copy. A graph of LangGraph begins a new thread with the state. A graph with a
+    of which every request gets a copy. A LangGraph graph begins a new thread with the state. A graph with a
     checkpointer needs `thread_id` as a function, because this route knows no users. `generate_id` makes the ids of
-    messages and parts. `mapper` makes a mapper from the writer; without it, `options` are those of the
-    `DeepAgentMapper`. Approvals are signed with `approval_secret`, of 32 bytes or more; without one, only the process
-    that asked for an approval accepts it.
+    messages and parts. `translator` makes a translator from the chat; without it, `options` are those of the
+    `DeepAgentTranslator`. The server signs approvals with `approval_secret`, of 32 bytes or more. Without a secret,
+    only the process that asked for an approval accepts it.
 
     Raises:
-        TypeError: The agent is not of that kind, or a graph whose users would share one thread.
+        TypeError: The agent is not a DeepAgent, or it is a graph whose users would share one thread.
         ValueError: The secret is too short.
     """
     is_threaded = _check_graph(agent, thread_id, max_steps) if is_graph(agent) else False
-    served = _served(agent, max_steps=max_steps, mapper=mapper, options=options)
+    served = _served(agent, max_steps=max_steps, translator=translator, options=options)
     signer = ApprovalSigner(approval_secret, _SETTINGS.approval_ttl)
     history = ClientHistory(signer, generate_id or new_id)
     chats = Chats(served, _Threads(), history, _SETTINGS, Metrics())
@@ -93,7 +92,7 @@ def elements_route(
             raise RequestError("This request belongs to no thread.")
         pending = chats.pending(asked, None, VisibleHeaders(request.scope["headers"]), run, address_of(request))
         # Two requests never meet, whatever ids their chats have, unless a graph keeps their thread.
-        thread = _hashed(run.thread_id) if is_threaded else pending.head.turn
+        thread = hashlib.sha256((run.thread_id or "").encode()).hexdigest() if is_threaded else pending.head.turn
         pending.head = structs.replace(pending.head, chat=f"{thread}\n{asked.id}")
         if generate_id is not None and pending.head.message_id != asked.last.id:
             pending.head = structs.replace(pending.head, message_id=generate_id())
@@ -101,8 +100,7 @@ def elements_route(
 
     def refused(error: RequestError) -> Response:
         chats.metrics.request_refused(error.status)
-        content = {"error": str(error)}
-        return JSONResponse(content, status_code=error.status, headers=error_headers(error))
+        return JSONResponse({"error": str(error)}, status_code=error.status, headers=error_headers(error))
 
     async def elements(request: Request) -> Response:
         return await guarded(respond, request, refused)
@@ -114,31 +112,31 @@ def _check_graph(graph: Any, thread_id: object, max_steps: object) -> bool:
     """Whether the graph keeps threads.
 
     Raises:
-        TypeError: Users would share one, or an option is not for graphs.
+        TypeError: Users would share a thread, or an option is not for graphs.
     """
     if max_steps is not None:
-        raise TypeError("A graph has a limit of its own: graph.with_config(recursion_limit=…) in place of max_steps.")
+        raise TypeError("max_steps is not for graphs. Use graph.with_config(recursion_limit=…).")
     if graph.checkpointer and not callable(thread_id):
         raise TypeError(
-            "This graph has a checkpointer, and this route knows no users: give thread_id, a function of the request "
-            "that says whose thread it is, or serve the graph with create_app(DeepAgent(graph))."
+            "This graph has a checkpointer, and this route knows no users. Pass a thread_id function that returns the "
+            "thread of a request, or serve the graph with create_app(DeepAgent(graph))."
         )
     return bool(graph.checkpointer)
 
 
 def _served(
-    agent: object, *, max_steps: int | None, mapper: MapperMaker | None, options: DeepAgentOptions | None
+    agent: object, *, max_steps: int | None, translator: TranslatorMaker | None, options: DeepAgentOptions | None
 ) -> DeepAgent:
     if is_graph(agent):
-        return DeepAgent(agent, mapper=mapper, options=options)
-
-    def state(chat: Chat) -> Any:
-        return chat.request.context.state
-
-    def thread(chat: Chat) -> Any:
-        return chat.request.context.thread_id
-
-    return DeepAgent(agent, initial_state=state, thread_id=thread, max_steps=max_steps, mapper=mapper, options=options)
+        return DeepAgent(agent, translator=translator, options=options)
+    return DeepAgent(
+        agent,
+        initial_state=lambda chat: chat.request.context.state,
+        thread_id=lambda chat: chat.request.context.thread_id,
+        max_steps=max_steps,
+        translator=translator,
+        options=options,
+    )
 
 
 class _Threads(MemoryTurnStore):
@@ -152,10 +150,6 @@ class _Threads(MemoryTurnStore):
         return await super().claim(head)
 
 
-def _hashed(thread_id: str | None) -> str:
-    return hashlib.sha256((thread_id or "").encode()).hexdigest()
-
-
 async def _ask_app(chats: Chats, on_request: OnRequest, request: Request) -> None:
     try:
         await _bounded(chats, on_request, request)
@@ -163,7 +157,7 @@ async def _ask_app(chats: Chats, on_request: OnRequest, request: Request) -> Non
         # 400 is the default, so the app chose none.
         status = 401 if error.status == 400 else error.status
         raise RequestError(str(error), status=status, retry_after=error.retry_after) from error
-    # The app may raise anything, and its text is not for strangers.
+    # The app may raise anything, and strangers must not read its text.
     except Exception as error:
         explain(error)
         raise RequestError(_REFUSED, status=401) from error

@@ -3,9 +3,10 @@
 import inspect
 import logging
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Literal, cast
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType, structs
@@ -22,19 +23,27 @@ from usechat.integrations import AnyAgent
 from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import IDENTIFIER
 from usechat.protocol.requests import Limits, decode_request
-from usechat.server.arguments import check_arguments, check_path, listed
-from usechat.server.bearer import USER, Authenticate, authenticated
-from usechat.server.chat_history import ChatHistory, ClientHistory, ServerHistory
+from usechat.server.admission import ApprovalSigner
+from usechat.server.auth import USER, Authenticate, authenticated
+from usechat.server.chat_history import ClientHistory, ServerHistory
 from usechat.server.chats import Chats
-from usechat.server.error_responses import Endpoint, guarded, plain_error
 from usechat.server.metrics import Metrics
 from usechat.server.origins import check_origin, check_origins
-from usechat.server.requests import VisibleHeaders, address_of, check_body, check_id, json_body, last_seen
-from usechat.server.responses import StreamLimits, TurnResponse
-from usechat.server.signatures import ApprovalSigner
-from usechat.server.startup import say_where_kept
+from usechat.server.requests import (
+    Endpoint,
+    VisibleHeaders,
+    address_of,
+    check_body,
+    check_id,
+    guarded,
+    json_body,
+    last_seen,
+    plain_error,
+)
+from usechat.server.responses import SlowReaders, StreamLimits, TurnResponse
+from usechat.server.startup import check_arguments, check_path, listed, say_where_kept
 from usechat.server.websocket import ChatSockets
-from usechat.stores import TurnStore
+from usechat.stores import Reader, TurnStore
 from usechat.stores.urls import LEASE, open_store
 from usechat.turns.settings import ChatSettings
 
@@ -42,32 +51,98 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
     from fastapi.params import Depends
 
-__all__ = ["ChatEndpoint"]
+__all__ = ["ChatEndpoint", "Found", "TurnEndpoint"]
 
 _log = logging.getLogger("usechat")
 
-_BODY_DEADLINE: Final = 30.0
 _MOST_MESSAGES: Final = 10_000
 _PAGE: Final = 50
-# For so long after an approval has expired it is known that it was answered.
+# Seconds after its expiry for which an approval is still known to be answered.
 _LATE: Final = 3600.0
 _PRIVATE: Final = {"cache-control": "no-store"}
 _SETTINGS: Final = ChatSettings()
 _LIMITS: Final = Limits()
 _STREAM: Final = StreamLimits()
 
+Found: TypeAlias = Response | Reader | None
+"""What a route finds: a response, a turn to read, or nothing, which is 204."""
 
-class ChatEndpoint:
+
+class TurnEndpoint:
+    """Serves chats: it lets their store and database work, and answers requests with what routes find.
+
+    `kept` are the places of chats and turns that the log names. `refusal` makes the response of an error. `slow` bounds
+    what all clients together have left to read.
+    """
+
+    def __init__(
+        self,
+        chats: Chats,
+        kept: tuple[object, TurnStore],
+        database: Database | None,
+        stream: StreamLimits,
+        refusal: Callable[[RequestError], Response] = plain_error,
+        slow: SlowReaders | None = None,
+    ) -> None:
+        self.chats = chats
+        self._kept = kept
+        self._database = database
+        self._stream = stream
+        self._refusal = refusal
+        self._slow = slow
+        self._has_said_where = False
+        self._is_served = False
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator[None, None]:
+        """Let the endpoint work for as long as the app runs, and close what it has opened: for the app's lifespan.
+
+        Inside itself it does nothing.
+        """
+        if self._is_served:
+            yield
+            return
+        self._is_served = True
+        try:
+            async with self.chats.serve(self._database):
+                self._say_where_kept()
+                yield
+        finally:
+            self._is_served = False
+
+    async def _respond(self, route: Callable[[Request], Awaitable[Found]], request: Request) -> Response:
+        """Call the route; whatever it raises becomes a refusal."""
+        arrived = time.monotonic()
+
+        async def endpoint(request: Request) -> Response:
+            found = await route(request)
+            if isinstance(found, Reader):
+                return TurnResponse(found, self._stream, self.chats.metrics, arrived, self._slow)
+            return Response(status_code=204) if found is None else found
+
+        return await guarded(endpoint, request, self._refused)
+
+    def _refused(self, error: RequestError) -> Response:
+        self.chats.metrics.request_refused(error.status)
+        return self._refusal(error)
+
+    def _say_where_kept(self) -> None:
+        if not self._has_said_where:
+            self._has_said_where = True
+            say_where_kept(*self._kept)
+
+
+class ChatEndpoint(TurnEndpoint):
     """Serves one agent: `respond` inside a route of your own, or `routes` for all of a chat's addresses.
 
-    `history` is where chats are kept: in memory, at a database URL, in a History that stays its maker's to close, or by
-    the `"client"`: then nothing is kept and the messages of each request are believed, but for approvals, which are
-    signed with `approval_secret`; without one, only the process that asked for an approval knows it again.
+    `history` is where chats are kept: in memory, at a database URL, or in a History that you close yourself. With
+    `"client"` the pages keep them: the messages of each request are believed, except for approvals, which are signed
+    with `approval_secret`. Without that secret, an approval counts only in the process that asked for it.
     `store` is where turns are kept: in this process, or at the URL of a Redis, which needs the `approval_secret`, too.
-    Endpoints that are not the same have different `scope`s there. Whoever gives a URL enters `serve()` in the lifespan
-    of the app; `router()` brings it along. `client` goes before the one in `settings`. `origins` are those of other
-    sites whose pages may stop turns and open sockets; CORS is the app's own affair. With `lists_all`, everybody gets
-    the list of all chats where nobody signs in.
+    Different endpoints on one Redis need different `scope`s. If you give a URL, enter `serve()` in the lifespan of your
+    app; `router()` does that itself. `client` overrides the one in `settings`. `origins` are other sites whose pages
+    may stop turns and open sockets; CORS is up to the app. With `lists_all`, everybody gets the list of all chats where
+    nobody signs in.
     `user` is for FastAPI, in place of `authenticate`: `Depends(…)` of a dependency that gives the user's id. None says
     that chats belong to nobody, in an app that has dependencies all the same.
 
@@ -118,45 +193,27 @@ class ChatEndpoint:
                 "turns are shared, but chats are kept in memory, which other workers do not see: give a history"
             )
         metrics = Metrics()
-        kept, self._database = _open_history(history)
-        chat_history = _chat_history(kept, approval_secret, settings.approval_ttl, metrics)
+        kept, database = _open_history(history)
+        if kept == "client":
+            chat_history = ClientHistory(ApprovalSigner(approval_secret, settings.approval_ttl))
+        else:
+            chat_history = ServerHistory(kept, settings.approval_ttl, metrics.answer_late)
         turns = open_store(
             store, secret=approval_secret, lease=lease, keep_used=settings.approval_ttl + _LATE, scope=scope
         )
-        self._kept = kept, turns
-        self._has_said_where = False
-        self.chats = Chats(agent, turns, chat_history, settings, metrics)
+        super().__init__(Chats(agent, turns, chat_history, settings, metrics), (kept, turns), database, stream)
         self._authenticate = authenticate
         self._limits = limits
-        self._stream = stream
         self._lists_all = lists_all
-        self._is_served = False
-
-    @asynccontextmanager
-    async def serve(self) -> AsyncGenerator[None, None]:
-        """Let the endpoint work for as long as the app runs, and close what it has opened: for the app's lifespan.
-
-        Inside of itself it does nothing.
-        """
-        if self._is_served:
-            yield
-            return
-        self._is_served = True
-        try:
-            async with self.chats.serve(self._database):
-                self._say_where_kept()
-                yield
-        finally:
-            self._is_served = False
 
     async def respond(self, request: Request, *, user: str | UnsetType | None = UNSET) -> Response:
-        """Answer a POST with a turn as server-sent events; `user` is the id of whoever asks, and None gets 401.
+        """Answer a POST with a turn as server-sent events. `user` is the user's id, and None gets 401.
 
-        Without `user` it is found out as the endpoint does it.
+        Without `user` the endpoint finds out who asks.
         """
         if user is not UNSET:
             request.scope[USER] = user
-        return await guarded(self._post, request, self._refused)
+        return await self._respond(self._post, request)
 
     # FastAPI makes a parameter of the query of each one that it sees, and then anybody could name the user.
     vars()["respond"].__signature__ = inspect.Signature(
@@ -181,13 +238,13 @@ class ChatEndpoint:
         check_path(path)
         sockets = ChatSockets(self.chats, self._user, self._limits, self._stream, origins=self._origins)
         return [
-            _Route(path, self._route(self._post), methods=["POST"]),
+            _Route(path, partial(self._respond, self._post), methods=["POST"]),
             WebSocketRoute(f"{path}/ws", sockets.serve),
-            _Route(f"{path}/{{chat_id:path}}/stream", self._route(self._resume), methods=["GET"]),
-            _Route(f"{path}/{{chat_id:path}}/stop", self._route(self._stop), methods=["POST"]),
-            _Route(f"{path}/{{chat_id:path}}/messages", self._route(self._messages), methods=["GET"]),
-            _Route(f"{path}/{{chat_id:path}}", self._route(self._delete), methods=["DELETE"]),
-            _Route(f"{path}s", self._route(self._list), methods=["GET"]),
+            _Route(f"{path}/{{chat_id:path}}/stream", partial(self._respond, self._resume), methods=["GET"]),
+            _Route(f"{path}/{{chat_id:path}}/stop", partial(self._respond, self._stop), methods=["POST"]),
+            _Route(f"{path}/{{chat_id:path}}/messages", partial(self._respond, self._messages), methods=["GET"]),
+            _Route(f"{path}/{{chat_id:path}}", partial(self._respond, self._delete), methods=["DELETE"]),
+            _Route(f"{path}s", partial(self._respond, self._list), methods=["GET"]),
         ]
 
     def router(self, path: str = "/api/chat") -> "APIRouter":
@@ -203,53 +260,34 @@ class ChatEndpoint:
             raise ImportError(missing("ChatEndpoint.router()", error, "fastapi")) from error
         return chat_router(self._routes(path), path, self.serve, self._depends, names_user=self._names_user)
 
-    def _route(self, endpoint: Endpoint) -> Endpoint:
-        async def route(request: Request) -> Response:
-            return await guarded(endpoint, request, self._refused)
-
-        return route
-
-    def _refused(self, error: RequestError) -> Response:
-        self.chats.metrics.request_refused(error.status)
-        return plain_error(error)
-
-    async def _post(self, request: Request) -> Response:
-        arrived = time.monotonic()
+    async def _post(self, request: Request) -> Found:
         user = await self._user(request)
-        body = await json_body(request, limit=self._limits.body, deadline=_BODY_DEADLINE)
+        body = await json_body(request, limit=self._limits.body)
         await check_body(body, self._limits)
         asked, headers = decode_request(body, self._limits, checked=True), VisibleHeaders(request.scope["headers"])
-        reader = await self.chats.begin(asked, user, headers, address=address_of(request))
-        return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
+        return await self.chats.begin(asked, user, headers, address=address_of(request))
 
-    async def _resume(self, request: Request) -> Response:
-        arrived = time.monotonic()
+    async def _resume(self, request: Request) -> Found:
         user = await self._user(request)
-        reader = await self.chats.follow(check_id(request.path_params["chat_id"]), user, *last_seen(request))
-        if reader is None:
-            return Response(status_code=204)
-        return TurnResponse(reader, self._stream, self.chats.metrics, arrived)
+        return await self.chats.follow(check_id(request.path_params["chat_id"]), user, *last_seen(request))
 
-    async def _stop(self, request: Request) -> Response:
+    async def _stop(self, request: Request) -> Found:
         check_origin(request, self._origins)
         user = await self._user(request)
-        chat_id = check_id(request.path_params["chat_id"])
-        await self.chats.stop(chat_id, user, request.query_params.get("turn"))
-        return Response(status_code=204)
+        await self.chats.stop(check_id(request.path_params["chat_id"]), user, request.query_params.get("turn"))
 
-    async def _messages(self, request: Request) -> Response:
+    async def _messages(self, request: Request) -> Found:
         user = await self._user(request)
         chat_id, query = check_id(request.path_params["chat_id"]), request.query_params
         messages = await self.chats.messages(chat_id, user, query.get("before"), _limit(query.get("limit")))
         return Response(b"[%b]" % b",".join(messages), headers=_PRIVATE, media_type="application/json")
 
-    async def _delete(self, request: Request) -> Response:
+    async def _delete(self, request: Request) -> Found:
         check_origin(request, self._origins)
         user = await self._user(request)
         await self.chats.delete(check_id(request.path_params["chat_id"]), user)
-        return Response(status_code=204)
 
-    async def _list(self, request: Request) -> Response:
+    async def _list(self, request: Request) -> Found:
         user = await self._user(request)
         if user is None and not self._lists_all:
             raise RequestError("Only a user who is signed in has a list of chats.", status=403)
@@ -263,9 +301,8 @@ class ChatEndpoint:
         return Response(msgspec.json.encode({"chats": chats, **rest}), headers=_PRIVATE, media_type="application/json")
 
     async def _user(self, connection: HTTPConnection) -> str | None:
-        if not self._has_said_where:
-            # No lifespan did.
-            self._say_where_kept()
+        # Where no lifespan did.
+        self._say_where_kept()
         if USER in connection.scope:
             user = connection.scope[USER]
             if not isinstance(user, str | None):
@@ -279,10 +316,6 @@ class ChatEndpoint:
         if user is None or IDENTIFIER(user):
             raise RequestError("You are not signed in.", status=401)
         return user
-
-    def _say_where_kept(self) -> None:
-        self._has_said_where = True
-        say_where_kept(*self._kept)
 
 
 class _Route(Route):
@@ -318,14 +351,6 @@ def _open_history(history: HistoryStore | str | None) -> tuple[HistoryStore | Li
         return history, None
     database = Database(history)
     return History(database), database
-
-
-def _chat_history(
-    history: HistoryStore | Literal["client"], approval_secret: str | None, approval_ttl: float, metrics: Metrics
-) -> ChatHistory:
-    if history == "client":
-        return ClientHistory(ApprovalSigner(approval_secret, approval_ttl))
-    return ServerHistory(history, approval_ttl, metrics.answer_late)
 
 
 def _limit(value: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""The routes of a chat as FastAPI shows them in its documentation."""
+"""The routes of a chat for FastAPI, with their documentation."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -7,7 +7,6 @@ from typing import Any, Final, Literal, cast
 import fastapi.routing
 from fastapi import APIRouter, FastAPI
 from fastapi.params import Depends
-from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -15,7 +14,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from usechat.protocol.messages import Role
 from usechat.protocol.requests import Trigger
-from usechat.server.bearer import USER
+from usechat.server.auth import USER
 
 __all__ = ["SSE_EXAMPLE", "ChatBody", "ChatList", "ChatMessage", "ChatPart", "ListedChat", "chat_router"]
 
@@ -78,30 +77,6 @@ class ChatList(BaseModel):
     next: str | None = None
 
 
-class _Operation(Struct, frozen=True):
-    name: str
-    method: Literal["GET", "POST", "DELETE"]
-    summary: str
-    responses: dict[int | str, dict[str, Any]]
-    parameters: list[dict[str, Any]] = []
-    body: dict[str, Any] | None = None
-
-    def add(self, router: APIRouter, route: Route) -> None:
-        extra = {"parameters": self.parameters} if self.body is None else {"requestBody": self.body}
-        router.add_api_route(
-            route.path,
-            route.endpoint,
-            name=self.name,
-            methods=[self.method],
-            summary=self.summary,
-            # The first is that of a success.
-            status_code=int(next(iter(self.responses))),
-            response_class=Response,
-            responses=self.responses,
-            openapi_extra=extra,
-        )
-
-
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {"description": "One sentence for the user.", "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -110,7 +85,7 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _body_schema() -> dict[str, Any]:
-    # Models are inlined: FastAPI names those that it collects itself, so a reference could miss.
+    # Inlined: FastAPI names the models that it collects, so a reference could miss.
     schema = ChatBody.model_json_schema()
     models = schema.pop("$defs")
     models["ChatMessage"]["properties"]["parts"]["items"] = models["ChatPart"]
@@ -132,17 +107,31 @@ _CHAT_ID: Final = _parameter("path", "chat_id", "The chat's id.", {"type": "stri
 _COUNT: Final = {"type": "integer", "minimum": 1, "maximum": 10_000}
 _EVENT_ID: Final = {"type": "string", "examples": ["1d93adb5.4"]}
 
+
+def _operation(
+    method: Literal["GET", "POST", "DELETE"],
+    name: str,
+    summary: str,
+    responses: dict[int | str, dict[str, Any]],
+    **openapi: Any,
+) -> dict[str, Any]:
+    """The arguments of `add_api_route`; the first response is the one of a success."""
+    status = int(next(iter(responses)))
+    described = {"methods": [method], "name": name, "summary": summary, "status_code": status, "responses": responses}
+    return {**described, "response_class": Response, "openapi_extra": openapi}
+
+
 _OPERATIONS: Final = {
-    "": _Operation(
-        "chat",
+    "": _operation(
         "POST",
+        "chat",
         "Send a message or a tool's result, and read the turn that answers it.",
         {200: _STREAM, **_refusals(400, 401, 404, 408, 409, 413, 415, 429, 503)},
-        body={"required": True, "content": {"application/json": {"schema": _body_schema()}}},
+        requestBody={"required": True, "content": {"application/json": {"schema": _body_schema()}}},
     ),
-    "/{chat_id}/stream": _Operation(
-        "resume_chat",
+    "/{chat_id}/stream": _operation(
         "GET",
+        "resume_chat",
         "Read the turn that runs in the chat: what it has said, and what it says next.",
         {200: _STREAM, 204: {"description": "Nothing runs in the chat."}, **_refusals(400, 401)},
         parameters=[
@@ -151,9 +140,9 @@ _OPERATIONS: Final = {
             _parameter("header", "Last-Event-ID", "The same, as browsers send it.", _EVENT_ID),
         ],
     ),
-    "/{chat_id}/stop": _Operation(
-        "stop_chat",
+    "/{chat_id}/stop": _operation(
         "POST",
+        "stop_chat",
         "Stop the turn that runs in the chat; what it said is kept.",
         {204: {"description": "Nothing runs in the chat any more."}, **_refusals(400, 401, 403)},
         parameters=[
@@ -161,9 +150,9 @@ _OPERATIONS: Final = {
             _parameter("query", "turn", "Stop this turn only: a newer one goes on.", {"type": "string"}),
         ],
     ),
-    "/{chat_id}/messages": _Operation(
-        "chat_messages",
+    "/{chat_id}/messages": _operation(
         "GET",
+        "chat_messages",
         "The messages of the chat, as the client builds them.",
         {200: {"description": "The messages.", "model": list[ChatMessage]}, **_refusals(400, 401, 404)},
         parameters=[
@@ -172,16 +161,16 @@ _OPERATIONS: Final = {
             _parameter("query", "limit", "At most this many, the last ones.", _COUNT),
         ],
     ),
-    "/{chat_id}": _Operation(
-        "delete_chat",
+    "/{chat_id}": _operation(
         "DELETE",
+        "delete_chat",
         "Delete the chat and its messages; what runs in it is stopped.",
         {204: {"description": "There is no such chat of the user's any more."}, **_refusals(400, 401, 403, 404, 503)},
         parameters=[_CHAT_ID],
     ),
-    "s": _Operation(
-        "list_chats",
+    "s": _operation(
         "GET",
+        "list_chats",
         "The user's chats, the most recent first.",
         {200: {"description": "A page of the list.", "model": ChatList}, **_refusals(400, 401, 403, 404)},
         parameters=[
@@ -191,10 +180,9 @@ _OPERATIONS: Final = {
     ),
 }
 
-
 _UNKNOWN_USER: Final = (
-    "The router of a ChatEndpoint has dependencies, but nothing says whose its chats are, so that everybody could read "
-    "them: write ChatEndpoint(agent, user=Depends(...)), or user=None if chats belong to nobody."
+    "The router of a ChatEndpoint has dependencies, but nothing names the user, so everybody could read all chats. "
+    "Write ChatEndpoint(agent, user=Depends(...)), or user=None if chats belong to nobody."
 )
 
 
@@ -206,9 +194,9 @@ def chat_router(
     *,
     names_user: bool,
 ) -> APIRouter:
-    """The router with a chat's routes, which were made for `path`, and with `serve` as its lifespan.
+    """The router with the `routes` of a chat at `path`, and with `serve` as its lifespan.
 
-    `user` is the dependency that gives the user of each request; `names_user` is whether that or `authenticate` does.
+    `user` is the dependency that gives the user of each request. `names_user` says that `user` or `authenticate` does.
     """
     identify = _unknown(routes) if user is None else _identified(user)
 
@@ -225,7 +213,7 @@ def chat_router(
         if isinstance(route, WebSocketRoute):
             router.add_api_websocket_route(route.path, route.endpoint, route.name)
         elif isinstance(route, Route):
-            _OPERATIONS[route.path_format.removeprefix(path)].add(router, route)
+            router.add_api_route(route.path, route.endpoint, **_OPERATIONS[route.path_format.removeprefix(path)])
     return router
 
 
@@ -240,7 +228,7 @@ def _unknown(routes: Sequence[BaseRoute]) -> Callable[..., Awaitable[None]]:
     checked = False
 
     async def check(connection: HTTPConnection) -> None:
-        # Checked here, too: the lifespan of a mounted app does not run.
+        # Checked here as well: the lifespan of a mounted app does not run.
         nonlocal checked
         if not checked:
             _check_dependencies(connection.app, routes, check)
@@ -250,10 +238,10 @@ def _unknown(routes: Sequence[BaseRoute]) -> Callable[..., Awaitable[None]]:
 
 
 def _check_dependencies(app: FastAPI, routes: Sequence[BaseRoute], own: Callable[..., object]) -> None:
-    """Refuse an app in which these routes have other dependencies than our own.
+    """Refuse an app in which these routes have dependencies besides our own.
 
     Raises:
-        RuntimeError: They have.
+        RuntimeError: They have other dependencies.
     """
     ours = [route.endpoint for route in routes if isinstance(route, Route | WebSocketRoute)]
     # Newer releases keep the dependencies of `include_router` apart from the routes.

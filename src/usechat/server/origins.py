@@ -30,10 +30,10 @@ _Origin = tuple[str, str, int | None]
 
 
 def cors(origins: Collection[str], *, credentials: bool = False) -> Middleware:
-    """The middleware that lets pages of these origins, or of any for `*`, call the chat.
+    """The middleware that lets pages of these origins call the chat, or pages of any origin for `*`.
 
     Raises:
-        ValueError: An origin is not one, or `*` comes with credentials.
+        ValueError: A string is not an origin, or `*` comes with credentials.
     """
     if credentials and "*" in origins:
         raise ValueError("CORS with credentials needs a list of origins, not *.")
@@ -73,27 +73,27 @@ class _NoCors:
 
 
 def _log_refusal(origin: str) -> None:
-    # Escaped, because a stranger's text may look like another line.
-    _log.warning("a page of the origin %.200s may not call the chat: list it in cors", ascii(origin))
+    # Escaped: a stranger's text must not look like another line of the log.
+    _log.warning("a page of the origin %.200s may not call the chat; to allow it, list it in cors", ascii(origin))
 
 
 def check_origins(origins: Collection[str]) -> list[str]:
     """The origins, or `*`, as a browser spells them.
 
     Raises:
-        ValueError: One is not an origin.
+        ValueError: A string is not an origin.
     """
     return [origin if origin == "*" else _spelled(origin) for origin in origins]
 
 
 def host_check(hosts: Collection[str] = LOOPBACK_HOSTS) -> Middleware:
-    """The middleware that refuses other host names, such as that of a page which rebinds its own name to this server.
+    """The middleware that refuses other host names, such as that of a page that rebinds its own name to this server.
 
     Raises:
-        ValueError: A host is not one or has a port, or there is none.
+        ValueError: There is no host, or a string is not a host without a port.
     """
     if not hosts:
-        raise ValueError("allowed_hosts must name one host at least.")
+        raise ValueError("allowed_hosts must name at least one host.")
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host!r} is not a host such as chat.example, *.example or [::1], without a port.")
@@ -104,18 +104,18 @@ def check_origin(request: Request, origins: Collection[str]) -> None:
     """Refuse a change that a page of another site asks for.
 
     Raises:
-        RequestError: The page is neither of this site nor of these origins, with status 403.
+        RequestError: The page is neither of this site nor of these origins (403).
     """
     if not origin_allowed(request, origins, any_site=True):
         raise RequestError(
-            "Pages of another site may not do this; a proxy must pass the Host of its own pages on.", status=403
+            "Pages of another site may not do this. A proxy must pass on the Host of its own pages.", status=403
         )
 
 
 def origin_allowed(connection: HTTPConnection, origins: Collection[str] = (), *, any_site: bool = False) -> bool:
     """Whether a request comes from no page, from a page of this server, or from a listed origin.
 
-    `*` counts only with `any_site`: a browser sends its cookies with every handshake of a WebSocket.
+    `*` counts only with `any_site`: a browser sends its cookies with every WebSocket handshake.
     """
     if any_site and "*" in origins:
         return True
@@ -127,13 +127,13 @@ def origin_allowed(connection: HTTPConnection, origins: Collection[str] = (), *,
 
 
 def _is_own(connection: HTTPConnection, origin: _Origin) -> bool:
-    # No page can write this header, and it is right where a proxy has rewritten the names below.
+    # No page can write this header, and no proxy rewrites it, unlike the host names below.
     if (site := connection.headers.get("sec-fetch-site")) is not None:
         return site == "same-origin"
-    # Behind a proxy a secure connection may look insecure, never the other way round.
+    # Behind a proxy, a secure connection may look insecure, but never the other way round.
     schemes = ("https",) if connection.scope["scheme"] in ("https", "wss") else ("http", "https")
     scheme = origin[0]
-    # A page of another site cannot send x-forwarded-host either: CORS allows that to listed origins only.
+    # A page of another site cannot send x-forwarded-host either: only CORS of a listed origin allows it.
     hosts = (connection.headers.get(name, "").partition(",")[0].strip() for name in ("host", "x-forwarded-host"))
     return scheme in schemes and any(origin == _parse(f"{scheme}://{host}") for host in hosts)
 

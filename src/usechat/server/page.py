@@ -18,9 +18,8 @@ from usechat.protocol.clients import ClientName
 from usechat.protocol.messages import read_message
 from usechat.protocol.requests import Limits, decode_json
 from usechat.protocol.verdict import judge, recorded_events
-from usechat.server.bearer import Authenticate, authenticated
-from usechat.server.error_responses import guarded, plain_error
-from usechat.server.requests import json_body
+from usechat.server.auth import Authenticate, authenticated
+from usechat.server.requests import guarded, json_body, plain_error
 from usechat.turns.threads import Threads
 
 __all__ = ["BUILT", "PageAgent", "PagePrompt", "page_routes"]
@@ -33,7 +32,7 @@ usechat serves an agent to useChat() at {url}
 Its page is not built here. In a checkout of usechat, `make page` builds it, which needs Node 20; then load this again.
 """
 
-# An agent's text cannot run a script or reach another origin, even if it became HTML.
+# Even if an agent's text became HTML, it could not run a script or reach another origin.
 _POLICY: Final = "; ".join(
     (
         "default-src 'none'",
@@ -56,10 +55,10 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-# Files change their names with their content.
+# The name of a file changes with its content.
 _FILE_HEADERS: Final = {"cache-control": "public, max-age=31536000, immutable", "x-content-type-options": "nosniff"}
 _FILE: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.(css|js|svg)")
-# Not by the tables of the machine, some of which give scripts a type that no browser runs.
+# The `mimetypes` of some machines give scripts a type that no browser runs.
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 _LARGEST_RECORDING: Final = 4 * 1024 * 1024
@@ -116,9 +115,9 @@ _RECORDING: Final = msgspec.json.Decoder(_Recording)
 def page_routes(
     agents: Sequence[PageAgent], authenticate: Authenticate | None = None, *, built: Path = BUILT
 ) -> list[Route]:
-    """The page at `/`, and below `/page` its files, its settings and the check, which only users who may chat can call.
+    """The page at `/`, and its files, its settings and the check below `/page`. Only users who may chat can check.
 
-    `built` is the folder into which `web/` was built.
+    `built` is the folder that the build of `web/` wrote.
     """
 
     async def index(request: Request) -> Response:
@@ -138,12 +137,12 @@ def page_routes(
         return authenticate is None or bool(await authenticated(authenticate, request))
 
     async def settings(request: Request) -> Response:
-        # A page without a user asks for a token before the chat refuses its first message.
+        # Without a user, the page asks for a token before the chat refuses the first message.
         return _json({"signedIn": await signed_in(request), "agents": [_shown(agent) for agent in agents]})
 
     async def check(request: Request) -> Response:
         if not await signed_in(request):
-            raise RequestError("Sign in to have a stream checked.", status=401)
+            raise RequestError("Sign in to check a stream.", status=401)
         body = await json_body(request, limit=_LARGEST_RECORDING)
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
@@ -161,7 +160,7 @@ def page_routes(
 
 def _shown(agent: PageAgent) -> dict[str, Any]:
     paths = {"path": agent.path, "answers": agent.answers, "socket": agent.socket}
-    # Relative to the page, since only the browser knows a prefix that a proxy takes off.
+    # Relative to the page: only the browser knows the prefix that a proxy removes.
     below = {name: None if path is None else f".{path}" for name, path in paths.items()}
     prompts = [PagePrompt(prompt) if isinstance(prompt, str) else prompt for prompt in agent.prompts]
     images = [f".{path}" for path in agent.images]

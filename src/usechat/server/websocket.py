@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-A socket has three kinds of tasks, all in one event loop. `_read` takes frames. `_write` sends them, and nobody else
-does. Each request has a task that begins or finds its turn; it is never cancelled, because a turn that began only half
-would not end, and `run` waits for it after the socket is closed.
+A socket has three kinds of tasks, all in one event loop. `_read` takes frames. Only `_write` sends them. Each request
+has a task that begins or finds its turn. Nothing cancels that task, because a turn that began only half would not end;
+`run` waits for it after the socket is closed.
 
 A request is
 
@@ -15,19 +15,19 @@ A request is
 - *over* when its turn has ended, it was refused, the client aborted it or the socket is closed. It has left
   `_requests`, and leaves its turn's log, as soon as it has one.
 
-An abort stops the turn. The turn of a *send* is stopped at once, also one that is yet to begin. The turn of a *resume*
-is stopped after `abort_delay` seconds, because a page that resumes anew aborts the resume before it and means to stop
-nothing. Until then the request reads its log, and is in `_stopping`, from which the next request of the same chat takes
-it: a resume calls the stop off, a send waits for it. When the socket closes, the stops in `_stopping` are done at once,
+An abort stops the turn. The turn of a *send* is stopped at once, even if it has not begun. The turn of a *resume* is
+stopped after `abort_delay` seconds, because a page that resumes again aborts its earlier resume and means to stop
+nothing. Until then the request reads its log and is in `_stopping`. The next request of the same chat takes it from
+there: a resume cancels the stop, a send waits for it. When the socket closes, the stops in `_stopping` happen at once,
 and all other turns linger. Stops outlive their socket; `ChatSockets` holds their tasks.
 
-Chunks are numbered within a request. `_seen` has for each of the last 64 chats which chunks of which turn the numbers
-of its last request stand for, so that a resume with `lastSequence` goes on after what this socket has sent. A number
-that this socket has not sent for the running turn gets `no-active`.
+Chunks are numbered within a request. For each of the last 64 chats, `_seen` maps the numbers of its last request to
+chunks of a turn. A resume with `lastSequence` continues after the chunk with that number. If this socket has not sent
+the number for the running turn, the client gets `no-active`.
 
 Backpressure. `_write` sends one frame at a time, and `_sending` is when the current send began. `_watch` runs every
-`keep_alive` seconds. It cancels the writer, and so closes the socket, if a send takes `patience` seconds or more while
-more than `behind` bytes are unread or all turns have ended. More than 256 unsent notices close it as well.
+`keep_alive` seconds. It cancels the writer, which closes the socket, if a send takes `patience` seconds or more while
+more than `behind` bytes are unread or all turns have ended. More than 256 unsent notices also close the socket.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ Identify: TypeAlias = Callable[[HTTPConnection], Awaitable[str | None]]
 
 _log = logging.getLogger("usechat")
 
-# Each frame is a send of its own, which costs as much time as the one send of a whole batch of events.
+# Each frame is a send of its own, and costs as much time as the one send of a whole batch of events.
 _BATCH: Final = 16 * 1024
 _MAX_REQUESTS: Final = 64
 _MAX_NOTICES: Final = 256
@@ -82,11 +82,11 @@ _CREDENTIALS: Final = ("authorization", "x-api-key")
 
 
 class ChatSockets:
-    """Serves chats over WebSockets. `identify` gives the user of a connection, or raises the error for one without.
+    """Serves chats over WebSockets. `identify` returns the user of a connection, or raises if there is none.
 
-    The user of the handshake is the user of all its frames, as long as `identify` still finds one; otherwise each frame
-    brings its own. A socket without a user that makes no request within 30 seconds is closed. The ASGI server keeps
-    silent sockets alive, by pings.
+    The user of the handshake is the user of all frames, as long as `identify` still finds one. Otherwise each frame
+    brings its own. A socket without a user is closed if it makes no request within 30 seconds. The ASGI server keeps
+    silent sockets alive with pings.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ChatSockets:
         self._stops: set[asyncio.Task[None]] = set()
 
     def spawn(self, stop: Coroutine[Any, Any, None]) -> None:
-        """Let a stop go on, also when its socket is gone."""
+        """Let a stop go on after its socket is gone."""
         task = asyncio.create_task(stop)
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)
@@ -255,7 +255,7 @@ class _Socket:
         return is_over or sum(reader.unread for reader in readers) > self._sockets.stream.behind
 
     async def _read(self) -> tuple[int, str] | None:
-        """Take frames until the client leaves, or until the socket is to be closed: with this code and reason."""
+        """Take frames until the client leaves. Returns the code and reason if the server should close the socket."""
         try:
             async with self._deadline:
                 return await self._take_frames()
@@ -272,7 +272,7 @@ class _Socket:
             except RequestError as error:
                 return 1008, str(error)
             await self._guarded(frame.request_id, self._take(frame, data))
-            # A server that has more frames at hand gives them without yielding to the loop.
+            # While the ASGI server has more frames at hand, `receive` does not yield to the loop.
             await asyncio.sleep(0)
         return None
 
@@ -281,7 +281,7 @@ class _Socket:
             await work
         except RequestError as error:
             self._refuse(request_id, error)
-        # The border: what goes wrong with one request leaves the others of its socket alone.
+        # What goes wrong with one request must not affect the others of its socket.
         except Exception:  # noqa: BLE001
             error_id = secrets.token_hex(4)
             _log.exception("a request over a WebSocket failed, error %s", error_id)
@@ -319,10 +319,10 @@ class _Socket:
             self._spawn(request, self._resume(request, last_sequence, self._take_stopping(chat_id)))
 
     async def _user(self, headers: dict[str, str]) -> str | None:
-        """The user of a frame. The handshake is asked again for each, since a login may end before its socket does.
+        """The user of a frame. Each frame checks the handshake again, because a login may end before its socket.
 
         Raises:
-            RequestError: Neither the handshake nor the frame has one.
+            RequestError: Neither the handshake nor the frame has a user.
         """
         websocket, identify = self._websocket, self._sockets.identify
         own = {name.encode(): headers[name].encode("latin-1") for name in _CREDENTIALS if name in headers}
@@ -467,7 +467,7 @@ class _Socket:
         try:
             await self._websocket.send_text(frame)
         except RuntimeError:
-            # Raised by uvicorn for a socket that it closed itself, because the client did not respond to a ping.
+            # uvicorn raises it if it has closed the socket because the client did not respond to a ping.
             raise WebSocketDisconnect(1006) from None
         self._sending = None
         self._unyielded += len(frame)

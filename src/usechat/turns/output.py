@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from usechat.events import Mapper
 from usechat.protocol.chunks import Chunk
+from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
 from usechat.stores import StopReason
 
@@ -68,6 +69,10 @@ class Output:
 
     async def drain(self) -> None:
         """Wait until the output is no longer full."""
+
+    def snapshot(self) -> UIMessage | None:
+        """A copy of the message as it is now, with the one that it continues; None if nobody builds it."""
+        return None
 
     def take(self, chunks: Iterable[Chunk]) -> None:
         """Take chunks, each before the next one is made."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
 from msgspec import Struct
 
 from usechat.history import Tail
@@ -23,7 +24,7 @@ class Admission(Struct, frozen=True):
 
     `question` is the last message after that, the one to answer or to continue, and `text` what the user said last.
     `approval_ids` are those of the approvals as the client has them. `messages` are all, if it is the client that keeps
-    them; what was kept and is new is then of no use.
+    them; what was kept and is new is then of no use. `state` is the JSON of `chat.state`, and None if nothing keeps it.
     """
 
     after: Tail
@@ -36,6 +37,7 @@ class Admission(Struct, frozen=True):
     approvals: list[Approval] = []
     approval_ids: list[str] = []
     messages: list[UIMessage] | None = None
+    state: bytes | None = None
 
     @property
     def uses(self) -> Sequence[str]:
@@ -47,23 +49,9 @@ class PendingTurn:
     """Carries a request from its route to its turn, with what is found out about it on the way.
 
     The route sets `head`, `asked`, `request`, `user` and `address`. The history's `admit` gives the `admission`, and
-    the agent's the `admitted`; `message`, `approvals` and `trigger` can be read from then on. A turn whose `stopped` is
+    the agent's the `admitted`; `message`, `approvals` and `state` can be read from then on. A turn whose `stopped` is
     set before it is open is stopped as soon as it is.
     """
-
-    __slots__ = (
-        "address",
-        "admission",
-        "admitted",
-        "arrived",
-        "asked",
-        "head",
-        "regenerates",
-        "request",
-        "stopped",
-        "user",
-        "writing",
-    )
 
     admission: Admission
 
@@ -117,6 +105,11 @@ class PendingTurn:
     @property
     def approvals(self) -> list[Approval]:
         return self.admission.approvals
+
+    @property
+    def state(self) -> Any:
+        """What `chat.state` will be."""
+        return None if self.admission.state is None else msgspec.json.decode(self.admission.state)
 
     @property
     def edits(self) -> bool:
@@ -180,6 +173,9 @@ class TurnHistory(Protocol):
         """Whether the answer of the turn is kept, or was and had to go since, as far as can be told now."""
         ...
 
-    async def end(self, head: TurnHead, epoch: int, message: UIMessage) -> None:
-        """Keep the answer; it gives up after a bounded time, and raises nothing."""
+    async def end(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
+        """Keep the answer, and `state`, the JSON of `chat.state`, unless it is None: it has not changed then.
+
+        It gives up after a bounded time, and raises nothing.
+        """
         ...

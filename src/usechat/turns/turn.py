@@ -35,6 +35,8 @@ from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, Final, ParamSpec, TypeVar
 
+from msgspec import structs
+
 from usechat.events import Mapper
 from usechat.events.mapper import EventMapper
 from usechat.protocol.chunks import Abort, Chunk, Error, Finish, ReasoningDelta, TextDelta
@@ -184,6 +186,12 @@ class Turn(Output):
         await self.claim.drain()
         while self._is_full() and self.outcome is None:
             await self.claim.log.drain()
+
+    def snapshot(self) -> UIMessage:
+        with self.lock:
+            self._flush()
+            message = self._reader.message
+            return structs.replace(message, parts=[dict(part) for part in message.parts])
 
     def write(self, method: Callable[_P, Iterable[Chunk]], *arguments: _P.args, **options: _P.kwargs) -> None:
         with self.lock:

@@ -31,11 +31,10 @@ from typing import Final, ParamSpec, Protocol, cast
 from usechat.errors import RequestError, TailChangedError
 from usechat.protocol.chunks import Abort, Chunk, Error, Start
 from usechat.protocol.clients import CLIENTS
-from usechat.protocol.closing import closing
 from usechat.protocol.frames import Frames, decode_frame
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.reader import MessageReader
-from usechat.protocol.state import StreamState
+from usechat.protocol.state import StreamState, closing
 from usechat.slices import Slices
 from usechat.stores import (
     Claim,
@@ -49,7 +48,7 @@ from usechat.stores import (
     TurnRunningError,
     TurnStore,
 )
-from usechat.turns.chat import Chat
+from usechat.turns.chat import Chat, ChatState
 from usechat.turns.output import Output
 from usechat.turns.pending import Admits, GivesWay, PendingTurn, TurnHistory
 from usechat.turns.quota import RETRY_AFTER, Slot, TurnQuota, busy
@@ -203,7 +202,8 @@ class Turns:
             self._telemetry.started(pending, turn.claim.log)
         if pending.stopped is not None:
             turn.stop(pending.stopped)
-        turn.start(partial(self._drive, self._chat(pending, turn), turn))
+        state = ChatState(turn, pending.admission.state)
+        turn.start(partial(self._drive, self._chat(pending, turn, state), turn))
         # The request, with all its messages, is not needed while the agent works.
         del pending, began, reader, queue
         try:
@@ -214,7 +214,7 @@ class Turns:
             outcome = turn.outcome or "stopped"
         is_ours = False
         try:
-            is_ours = outcome != "lost" and await self._end(turn.claim, turn.last, outcome, turn.message, turn)
+            is_ours = outcome != "lost" and await self._end(turn.claim, turn.last, outcome, turn.message, turn, state)
         finally:
             turn.slot.leave()
             head = turn.claim.head
@@ -236,15 +236,22 @@ class Turns:
             await self._tell_end(claim.head, outcome, message)
 
     async def _end(
-        self, claim: Claim, last: Sequence[bytes], outcome: Outcome, message: UIMessage | None, turn: Turn | None = None
+        self,
+        claim: Claim,
+        last: Sequence[bytes],
+        outcome: Outcome,
+        message: UIMessage | None,
+        turn: Turn | None = None,
+        state: ChatState | None = None,
     ) -> bool:
         """Seal the turn, store its answer and free the chat; False if another owner does."""
+        changed = None if state is None else state.changed()
         if not await claim.seal(last, outcome):
             return False
         if message is not None:
             # Else the chat would be taken for ever.
             problem = "the answer of turn %s was not stored"
-            await _survive(problem, claim.head, self._history.end, claim.head, claim.epoch, message)
+            await _survive(problem, claim.head, self._history.end, claim.head, claim.epoch, message, changed)
         if turn is not None:
             await turn.wind_down()
         return await claim.release()
@@ -392,7 +399,7 @@ class Turns:
             raise
         return turn
 
-    def _chat(self, pending: PendingTurn, turn: Turn) -> Chat:
+    def _chat(self, pending: PendingTurn, turn: Turn, state: ChatState) -> Chat:
         admission = pending.admission
         return Chat(
             turn,
@@ -407,6 +414,7 @@ class Turns:
             tool_results=admission.tool_results,
             approvals=admission.approvals,
             admitted=pending.admitted,
+            state=state,
             load=partial(self._history.load, pending.head) if admission.messages is None else None,
         )
 

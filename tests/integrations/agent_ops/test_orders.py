@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.goldens import mapped
-from support.session_frames import ANY_FRAMES, SPOILT_LOGS
+from support.session_frames import ANY_FRAMES, SPOILT_LOGS, classify
 from support.soak import draws
 from usechat.errors import MappingError
 from usechat.events.mapper import TranslatingMapper
@@ -60,7 +60,7 @@ def test_no_frame_confuses_the_tracker(frames: list[dict[str, Any]], text: str |
     tracker.mark_sent()
     for frame in frames:
         ended = tracker.ended
-        kind = tracker.see(frame).kind
+        kind, _ = classify(tracker, frame)
         assert not (ended and kind != "other")
         assert not (tracker.running and tracker.position)
         assert (kind == "ended") == (tracker.ended and not ended)

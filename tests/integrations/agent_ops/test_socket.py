@@ -16,6 +16,8 @@ ADDRESS = SessionAddress("s1", "ana", "token")
 
 
 class Uncounted:
+    def sockets_changed(self, count: int, most_of_a_session: int) -> None: ...
+
     def open_failed(self) -> None:
         raise AssertionError
 

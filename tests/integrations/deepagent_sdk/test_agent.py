@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,11 +11,10 @@ from support.driving import Control, new_chat, user
 from support.hang import HANG_SECONDS
 from usechat.integrations import agent_of
 from usechat.integrations.deepagent_sdk.agent import DeepAgent, DeepAgentError
-from usechat.integrations.deepagent_sdk.mapper import DeepAgentMapper
-from usechat.integrations.deepagent_sdk.paced import paced
-from usechat.protocol.chunks import Chunk
-from usechat.protocol.writer import MessageWriter
-from usechat.turns.chat import Approval
+from usechat.integrations.deepagent_sdk.pace import paced
+from usechat.integrations.deepagent_sdk.side_events import SideEventBatches
+from usechat.integrations.deepagent_sdk.translator import DeepAgentTranslator
+from usechat.turns.chat import Approval, Chat
 
 pytestmark = pytest.mark.anyio
 
@@ -171,48 +169,20 @@ async def test_the_answers_to_approvals_reach_an_agent_that_takes_them() -> None
     assert await all_of(DeepAgent(plain), approvals=approvals) == [DONE]
 
 
-async def test_a_mapper_of_ones_own_is_made_from_the_writer() -> None:
-    class Mine:
-        def __init__(self, writer: MessageWriter) -> None:
-            self._writer, self._rest = writer, DeepAgentMapper(writer)
+async def test_a_translator_of_ones_own_is_made_for_the_chat() -> None:
+    class Mine(DeepAgentTranslator):
+        def __init__(self, chat: Chat) -> None:
+            super().__init__(continues=chat.continues)
 
-        def map(self, event: Any) -> list[Chunk]:
-            return self._writer.text("!") if event["type"] == "ls" else self._rest.map(event)
-
-        def end(self) -> list[Chunk]:
-            return self._rest.end()
-
-    writer = MessageWriter("m", new_id=lambda: "id")
-    mapper = DeepAgent(Scripted(), mapper=Mine).mapper(writer)
-    assert isinstance(mapper, Mine)
-    assert isinstance(DeepAgent(Scripted()).mapper(writer), DeepAgentMapper)
+    chat = new_chat(user("Hi"))
+    assert type(DeepAgent(Scripted(), translator=Mine).translator(chat)) is Mine
+    assert type(DeepAgent(Scripted()).translator(chat)) is DeepAgentTranslator
 
 
 @pytest.mark.parametrize("throttle", [0, -1, float("nan"), float("inf")])
 async def test_a_throttle_is_a_number_of_seconds(throttle: float) -> None:
     with pytest.raises(ValueError, match="throttle is a number of seconds"):
         DeepAgent(Scripted(), throttle=throttle)
-
-
-async def test_the_idle_clock_is_held_while_calls_are_open() -> None:
-    class Held(Control):
-        holds = 0
-
-        @contextmanager
-        def hold(self) -> Generator[None]:
-            self.holds += 1
-            yield
-            self.holds -= 1
-
-    def call(kind: str, call_id: Any) -> Event:
-        return {"type": kind, "toolCallId": call_id, "toolName": "x"}
-
-    control = Held()
-    calls = [call("tool-call", "a"), call("tool-call", "b"), call("tool-call", 7), call("tool-result", "a")]
-    agent = Scripted(said("Hi"), *calls, call("tool-result", "b"), said("Hi"), call("tool-call", "c"))
-    chat = new_chat(user("Hi"), control=control)
-    assert [control.holds async for _ in DeepAgent(agent).run(chat)] == [0, 1, 1, 1, 1, 0, 0, 1, 1]
-    assert control.holds == 0
 
 
 # The pace.
@@ -283,14 +253,15 @@ async def test_the_starts_and_finishes_of_subagents_all_pass() -> None:
 
 async def test_where_side_events_go_together_none_is_lost_and_none_waits_for_long() -> None:
     fed = Fed()
-    events = paced(fed.events(), 0.05, batches=True)
+    events = paced(fed.events(), 0.05, SideEventBatches(20, ()))
     fed.feed(*(read(str(number)) for number in range(4)))
     passed: list[Any] = []
-    while sum(event["type"] == "file-read" for event in passed) < 4 or passed[-1] != {"type": "flush"}:
-        passed += await taken(events, 1)
-    assert [event["path"] for event in passed if event["type"] == "file-read"] == ["0", "1", "2", "3"]
-    fed.feed(None)
-    assert await rest(events) == [{"type": "flush"}]
+    while len(passed) < 4:
+        [event] = await taken(events, 1)
+        passed += event["events"] if event["type"] == "batch" else [event]
+    assert passed == [read("0"), read("1"), read("2"), read("3")]
+    fed.feed(read("5"), said("Hi"), read("6"), None)
+    assert await rest(events) == [read("5"), said("Hi"), read("6")]
 
 
 async def test_a_reader_that_leaves_ends_the_run() -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from support.goldens import cases
 from usechat.cli.app import app
 from usechat.integrations.deepagent_sdk import typescript as deep_agent_typescript
-from usechat.integrations.deepagent_sdk.parts import SIDE_EVENTS
+from usechat.integrations.deepagent_sdk.events import SIDE_EVENTS
 from usechat.integrations.deepagent_sdk.typescript import GRAPH_PARTS, deep_agent_types
 
 

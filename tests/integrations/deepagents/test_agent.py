@@ -9,13 +9,13 @@ from langchain_core.messages import BaseMessage
 from support.frameworks import InMemorySaver, LocalShellBackend, TodoListMiddleware, create_agent, create_deep_agent
 from support.graph_chats import GraphChat, heard
 from support.scripted_model import Reply, ScriptedModel, calls, says
+from usechat.events import AgentEvent, Data
 from usechat.integrations import agent_of
 from usechat.integrations.deepagent_sdk.agent import DeepAgent
 from usechat.integrations.deepagents import DeepGraphAgent
 from usechat.integrations.deepagents.agent import is_deep_graph
 from usechat.integrations.langgraph import LangGraphAgent
-from usechat.protocol.chunks import Chunk
-from usechat.protocol.writer import MessageWriter
+from usechat.turns.chat import Chat
 
 pytestmark = pytest.mark.anyio
 
@@ -188,15 +188,15 @@ async def test_a_sub_agent_that_waited_for_approval_does_not_start_again(tmp_pat
     assert [part["text"] for part in parts if part["type"] == "text"] == ["Done."]
 
 
-async def test_tools_may_have_other_names_and_their_events_another_mapper(tmp_path: Path) -> None:
+async def test_tools_may_have_other_names_and_their_events_another_translator(tmp_path: Path) -> None:
     class Names:
-        def __init__(self, writer: MessageWriter) -> None:
-            self._writer = writer
+        def __init__(self, chat: Chat) -> None:
+            self._name = "name" if chat.text == "Go" else chat.text
 
-        def map(self, event: Any) -> list[Chunk]:
-            return self._writer.data("name", event["type"])
+        def translate(self, event: Any) -> list[AgentEvent]:
+            return [Data(self._name, event["type"])]
 
-        def end(self) -> list[Chunk]:
+        def end(self) -> list[AgentEvent]:
             return []
 
     replies = [at_once(("execute", {"command": "true"}), ("ls", {"path": "/"})), says("Done.")]

@@ -15,7 +15,7 @@ from usechat.errors import AgentError, MappingError
 from usechat.flows import Command, Event, FlowRuntime, NodeContext, NodeFunction, RunSnapshot, agent_node
 from usechat.integrations import mapper_of
 from usechat.integrations.open_harness.agent import OpenHarnessAgent
-from usechat.protocol.chunks import Chunk, ReasoningDelta, TextDelta
+from usechat.protocol.chunks import ReasoningDelta, TextDelta
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.writer import MessageWriter
 from usechat.stores import StopReason
@@ -135,7 +135,7 @@ async def test_a_flow_that_says_more_than_is_read_is_aborted_and_ends_its_turn()
         await asyncio.Event().wait()
 
     runtimes = Runtimes(bursts)
-    with pytest.raises(AgentError, match="The flow said more than could be shown"):
+    with pytest.raises(AgentError, match="The flow was faster than the page could read"):
         await all_of(OpenHarnessAgent(runtimes).run(new_chat(user("one"))))
     assert runtimes.statuses == ["aborted"]
 
@@ -163,20 +163,20 @@ async def test_agents_of_a_flow_that_never_wait_say_no_more_than_is_read(in_thre
 
 
 async def test_a_runtime_counts_in_the_counter_of_the_agent() -> None:
-    class Words:
-        def __init__(self, writer: MessageWriter) -> None:
-            pass
+    class Numbers:
+        async def run(self, _chat: Chat) -> AsyncGenerator[int]:
+            yield 1
 
-        def map(self, event: object) -> list[Chunk]:
+        def translator(self, _chat: Chat) -> "Numbers":
+            return self
+
+        def translate(self, event: int) -> list[str]:
             raise MappingError("There is no such event.")
 
-        def end(self) -> list[Chunk]:
+        def end(self) -> list[str]:
             return []
 
-    async def numbers(_chat: Chat) -> AsyncGenerator[int]:
-        yield 1
-
-    agent = OpenHarnessAgent(Runtimes(agent_node(numbers, Words)))
+    agent = OpenHarnessAgent(Runtimes(agent_node(Numbers())))
     agent.unused = Unused()
     await all_of(agent.run(new_chat(user("one"))))
     assert agent.unused.counts == {"There is no such event.": 1}

@@ -209,7 +209,7 @@ async def test_a_request_without_a_message_does_not_wait_for_a_paused_run() -> N
 
 @pytest.mark.parametrize("make", [lambda: None, FlowRuntime({"name": "f", "nodes": [], "edges": []}, {})])
 async def test_a_store_needs_a_function_of_the_run_id(make: Any) -> None:
-    with pytest.raises(TypeError, match="a function of a run's id"):
+    with pytest.raises(TypeError, match="a function that takes the id of a run"):
         OpenHarnessAgent(make, store=MemoryRunStore())
 
 

@@ -9,8 +9,8 @@ Three tasks and a timer touch a `Following`, all in one event loop:
 
     shown ── rest ──► withdrawn ── the tracker ended, an abort was sent, or the time is over ──► left ── close ──► gone
 
-While it is shown, each frame goes to the tracker, and what is ours to the mapper. The idle clock of the turn is held
-while our prompt waits in the queue or our turn waits for an answer (`_is_held`).
+While it is shown, each frame goes to the tracker, and what is ours to the translator. The idle clock of the turn is
+held while our prompt waits in the queue or our turn waits for an answer (`_is_held`).
 
 While it is withdrawn nobody is shown anything, but the tracker still needs the frames: an abort stops whatever runs in
 the session, so it may be sent only once our prompt is known to run. If the last frame that was read did not reach the
@@ -41,7 +41,7 @@ _UNANSWERED: Final = 4
 # How long to wait for the turn of a prompt that nobody wants any more, and before that for any frame about the prompt.
 _WITHDRAWS: Final = 3600.0
 _IS_HEARD: Final = 60.0
-# After so many frames other tasks run.
+# After this many frames in a row, other tasks run.
 _IN_A_ROW: Final = 32
 
 
@@ -73,7 +73,7 @@ class Following:
         return greeting or Greeting()
 
     async def step(self, chat: Chat) -> SessionFrame | None:
-        """Read a frame, and give what the mapper should be given, if anything.
+        """Read a frame, and give what the translator should be given, if anything.
 
         Raises:
             ConnectionClosed: the socket was closed.
@@ -83,13 +83,11 @@ class Following:
         if frame.get("type") == "pong":
             return None
         chat.touch()
-        shown = self.tracker.see(frame).frame
+        shown = self.tracker.see(frame)
         waits = self.tracker.position is not None or self.tracker.question_open
-        if waits and not self._is_held:
-            self._held.enter_context(chat.hold())
-        elif self._is_held and not waits:
-            self._held.close()
-        self._is_held = waits
+        if waits != self._is_held:
+            self._is_held = waits
+            self._held.enter_context(chat.hold()) if waits else self._held.close()
         return shown
 
     def rest(self) -> None:

@@ -57,7 +57,7 @@ PASSED_OVER: Final = frozenset(
 """The frames of which a chat shows nothing, or not all, and which can be asked for by name."""
 
 MOST_WAITING: Final = 1_000
-"""A session that has more prompts waiting, or says so, is taken not to have told how many."""
+"""A frame that names a larger number of waiting prompts is read as one without the number."""
 
 # What is kept of a session has these bounds, whatever it sends: ids and names in characters, words for a reader, and
 # times in seconds or milliseconds, which JavaScript counts exactly up to here.
@@ -261,14 +261,6 @@ def channel_of(frame: Frame) -> str | None:
     return None
 
 
-def _chunk(frame: Frame) -> FrameType:
-    return Delta(frame["messageId"] if _has_text(frame, "messageId") else None, _text(frame, "content"), "chunk")
-
-
-def _text_delta(frame: Frame) -> FrameType:
-    return Delta(_text(frame, "turnId"), _text(frame, "delta"), "text-delta")
-
-
 def _tool_update(frame: Frame) -> FrameType:
     turn, call = _text(frame, "turnId"), _call(frame)
     if call is None:
@@ -330,10 +322,6 @@ def _call(record: Frame) -> CallUpdate | None:
     )
 
 
-def _agent_status(frame: Frame) -> FrameType:
-    return AgentStatus(_text(frame, "status")[:_LONGEST_WORDS], _words(frame, "detail"))
-
-
 def _question(frame: Frame) -> FrameType:
     options, expires = frame.get("options"), _time(frame, "expiresAt")
     data: dict[str, Any] = {"text": _or_empty(frame, "text")}
@@ -369,10 +357,6 @@ def _error(frame: Frame) -> FrameType:
     if "message" in frame and "error" not in frame:
         return Failed(_or_empty(frame, "message"), "protocol")
     return Failed(_or_empty(frame, "error"), "agent")
-
-
-def _switched(frame: Frame) -> FrameType:
-    return ModelSwitched(_words(frame, "fromModel"), _words(frame, "toModel"), _words(frame, "reason"))
 
 
 def _audit(frame: Frame) -> FrameType:
@@ -422,20 +406,22 @@ def _init(frame: Frame) -> FrameType:
 
 _READERS: Final[dict[str, Callable[[Frame], FrameType]]] = {
     **dict.fromkeys((*PASSED_OVER, "pong", "stream"), lambda _: _NOTHING),
-    "chunk": _chunk,
-    "message.part.text-delta": _text_delta,
+    "chunk": lambda frame: Delta(_text_or_none(frame, "messageId"), _text(frame, "content"), "chunk"),
+    "message.part.text-delta": lambda frame: Delta(_text(frame, "turnId"), _text(frame, "delta"), "text-delta"),
     "message.part.tool-update": _tool_update,
     "message.create": lambda frame: Begun(_id(frame, "turnId")),
     "message.finalize": _finalize,
     "message": _message,
     "message.updated": _updated,
-    "agentStatus": _agent_status,
+    "agentStatus": lambda frame: AgentStatus(_text(frame, "status")[:_LONGEST_WORDS], _words(frame, "detail")),
     "question": _question,
     "interactive_prompt": _interactive_prompt,
     "interactive_prompt_resolved": _resolved,
     "interactive_prompt_expired": lambda frame: Answered(_id(frame, "promptId"), None),
     "error": _error,
-    "model-switched": _switched,
+    "model-switched": lambda frame: ModelSwitched(
+        *(_words(frame, name) for name in ("fromModel", "toModel", "reason"))
+    ),
     "audit_log": _audit,
     "status": _status,
     "init": _init,
@@ -477,13 +463,15 @@ def _words(holder: Frame, name: str) -> str:
 
 
 def _text(frame: Frame, name: str) -> str:
-    if not _has_text(frame, name):
+    value = frame.get(name)
+    if not isinstance(value, str):
         raise _MissingError(name)
-    return frame[name]
+    return value
 
 
-def _has_text(frame: Frame, name: str) -> bool:
-    return isinstance(frame.get(name), str)
+def _text_or_none(holder: Frame, name: str) -> str | None:
+    value = holder.get(name)
+    return value if isinstance(value, str) else None
 
 
 def _or_empty(holder: Frame, name: str) -> str:

@@ -1,9 +1,9 @@
 """What a page is shown of an Agent Ops session, and the bounds of the sockets to sessions; both need no driver."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 
 from usechat.integrations.agent_ops.frames import DEFAULT_CHANNEL, PASSED_OVER
 
@@ -50,18 +50,18 @@ def read_options(given: Mapping[str, Any]) -> AgentOpsOptions:
     """
     chosen: dict[str, Any] = {}
     for name, value in given.items():
-        match name, value:
-            case "forward", list() if all(isinstance(item, str) for item in cast("list[object]", value)):
-                chosen[name] = frozenset(cast("list[str]", value))
-            case "forward", str():
-                chosen[name] = frozenset({value})
-            case ("transient_status", bool()) | ("channel", str()):
-                chosen[name] = value
-            case "forward" | "transient_status" | "channel", _:
-                raise ValueError(f"The option {name} is {_KINDS[name]}, not {value!r:.60}.")
-            case _:
-                raise ValueError(f"There is no option {name!r:.60}: the options are {', '.join(_KINDS)}.")
+        if name not in _KINDS:
+            raise ValueError(f"There is no option {name!r:.60}: the options are {', '.join(_KINDS)}.")
+        kind, what = _KINDS[name]
+        try:
+            chosen[name] = convert([value] if name == "forward" and isinstance(value, str) else value, kind)
+        except ValidationError:
+            raise ValueError(f"The option {name} is {what}, not {value!r:.60}.") from None
     return AgentOpsOptions(**chosen)
 
 
-_KINDS = {"forward": "a list of frames", "transient_status": "true or false", "channel": "a text like web:default"}
+_KINDS: Final[dict[str, tuple[Any, str]]] = {
+    "forward": (frozenset[str], "a list of frames"),
+    "transient_status": (bool, "true or false"),
+    "channel": (str, "a text like web:default"),
+}

@@ -71,6 +71,10 @@ class SocketEvents(Protocol):
 
     def open_failed(self) -> None: ...
 
+    def sockets_changed(self, count: int, most_of_a_session: int) -> None:
+        """`count` sockets are open now, or being opened; one session has `most_of_a_session` of them."""
+        ...
+
     def aborted(self, by: AbortedBy) -> None:
         """A stream ended before the turn of its prompt did."""
         ...
@@ -359,10 +363,6 @@ class SessionSockets:
         """How many are open, or being opened."""
 
     @property
-    def most_of_a_session(self) -> int:
-        return max(self._open.values(), default=0)
-
-    @property
     def is_crowded(self) -> bool:
         """Whether large frames wait for others to reach their clients."""
         return self._large.is_full
@@ -383,25 +383,24 @@ class SessionSockets:
         """
         if not self.has_room(address):
             raise AgentError(TOO_MANY)
-        self._open[address.session] += 1
-        self._users[address.user] += 1
-        self.count += 1
+        self._count(address, 1)
         try:
-            return SessionSocket(await self._connect(address), self._large, partial(self._closed, address))
+            return SessionSocket(await self._connect(address), self._large, partial(self._count, address, -1))
         except BaseException as error:
-            self._closed(address)
+            self._count(address, -1)
             # An upstream that breaks HTTP makes the library raise anything.
             if not isinstance(error, Exception):
                 raise
             self._events.open_failed()
             raise _failed(error) from None
 
-    def _closed(self, address: SessionAddress) -> None:
-        self.count -= 1
+    def _count(self, address: SessionAddress, change: int) -> None:
+        self.count += change
         for counter, key in ((self._open, address.session), (self._users, address.user)):
-            counter[key] -= 1
+            counter[key] += change
             if not counter[key]:
                 del counter[key]
+        self._events.sockets_changed(self.count, max(self._open.values(), default=0))
 
     @asynccontextmanager
     async def visit(self, address: SessionAddress) -> AsyncGenerator[SessionSocket, None]:

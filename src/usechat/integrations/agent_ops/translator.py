@@ -4,7 +4,7 @@ Frames are snapshots: each update of a turn has all of its calls, and the end of
 turn remembers which of its calls are over, and how much text it said.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, Literal, cast
 
@@ -13,12 +13,12 @@ from msgspec import Struct
 from usechat import events as e
 from usechat.errors import MappingError
 from usechat.integrations.agent_ops import frames as f
-from usechat.integrations.agent_ops.options import AgentOpsOptions
+from usechat.integrations.agent_ops.options import AgentOpsOptions, read_options
 from usechat.integrations.agent_ops.turns import PromptTracker
 from usechat.protocol import chunks as c
 from usechat.protocol.values import mend, plain
 
-__all__ = ["AgentOpsLog", "AgentOpsTranslator"]
+__all__ = ["AgentOpsLog", "AgentOpsTranslator", "log_translator"]
 
 _DEFAULT: Final = AgentOpsOptions()
 _STATUS: Final = "agent-status"
@@ -347,5 +347,14 @@ class AgentOpsLog:
         self._tracker.mark_sent()
 
     def _received(self, frame: f.Frame, tracker: PromptTracker) -> Iterable[e.AgentEvent]:
-        shown = tracker.see(frame).frame
+        shown = tracker.see(frame)
         return [] if shown is None else self._translator.translate(shown)
+
+
+def log_translator(options: Mapping[str, Any]) -> AgentOpsLog:
+    """The translator of a recorded log.
+
+    Raises:
+        ValueError: there is no such option, or it cannot have that value.
+    """
+    return AgentOpsLog(read_options(options))

@@ -21,14 +21,12 @@ the session's queue as the frames describe it (`SessionQueue`), with our prompt 
 Nothing here waits or does I/O. A tracker belongs to one socket, and only the task that reads the socket calls `see`.
 """
 
-from typing import Final, Literal
-
-from msgspec import Struct
+from typing import Final
 
 from usechat.integrations.agent_ops import frames as f
 from usechat.integrations.agent_ops.queue import OURS, UNKNOWN, SessionQueue
 
-__all__ = ["Classified", "PromptTracker", "queued_frame"]
+__all__ = ["PromptTracker", "queued_frame"]
 
 _SEPARATOR: Final = "\n\n---\n\n"
 _V2: Final = ("message.create", "message.finalize", "complete")
@@ -38,22 +36,8 @@ _AT_WORK: Final = ("thinking", "streaming", "tool_calling", "error")
 _DROPPED: Final = f.read_frame({"type": "status", "data": {"queueCleared": True}})
 
 
-class Classified(Struct, frozen=True):
-    """What a frame is to our prompt, and what of it the mapper should be given, if anything.
-
-    `other` is not ours. `queued`: ours waits, at the tracker's `position`. `began`: ours runs from here on. `ours`
-    belongs to our turn. `ended`: ours is over with this frame.
-    """
-
-    kind: Literal["other", "queued", "began", "ours", "ended"]
-    frame: f.SessionFrame | None = None
-
-
-_OTHER: Final = Classified("other")
-
-
 def queued_frame(position: int) -> f.SessionFrame:
-    """What the mapper is given for a prompt that waits in this place, where the session has no frame for it."""
+    """What the translator is given for a prompt that waits in this place, where the session has no frame for it."""
     return f.read_frame({"type": "status", "data": {"promptQueued": True, "queuePosition": position}})
 
 
@@ -115,28 +99,23 @@ class PromptTracker:
         """The prompt was sent: its echo may come from here on."""
         self._sent = True
 
-    def see(self, raw: f.Frame) -> Classified:
-        """What the next frame of the socket is to our prompt.
+    def see(self, raw: f.Frame) -> f.SessionFrame | None:
+        """Take in the next frame of the socket, and give what the translator should be given, if anything.
 
-        A frame that cannot be read is handed on, since the mapper refuses it, and refused frames are counted.
+        A frame that cannot be read is given as well: the translator refuses it, and refused frames are counted.
         """
         if self.ended:
-            return _OTHER
-        frame = f.read_frame(raw)
+            return None
+        frame, position = f.read_frame(raw), self.position
         if isinstance(frame.says, f.Unusable):
-            return Classified("other", frame)
-        ran, position = self.running, self.position
+            return frame
         if self._is_bare:
             self._take_unechoed(frame)
         # Nearly all frames are these.
         shown = self._of_turn(frame) if isinstance(frame.says, f.Delta | f.TurnUpdate) else self._see(frame)
-        if self.ended:
-            return Classified("ended", shown)
-        if self.running:
-            return Classified("ours" if ran else "began", shown) if shown is not None or not ran else _OTHER
         if shown is None and self._text is not None and self.position not in (None, position):
             shown = queued_frame(self.position)
-        return _OTHER if shown is None else Classified("queued", shown)
+        return shown
 
     def _take_unechoed(self, frame: f.SessionFrame) -> None:
         """Take the turn for ours where V2 frames come without an echo of any prompt."""
@@ -155,7 +134,7 @@ class PromptTracker:
                 pass
 
     def _see(self, frame: f.SessionFrame) -> f.SessionFrame | None:
-        """Take a frame in; what the mapper should be given."""
+        """Take a frame in; what the translator should be given."""
         match frame.says:
             case f.Prompted() as prompt:
                 self._prompted(prompt, frame.channel or f.DEFAULT_CHANNEL)

@@ -5,7 +5,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from usechat.events.mapper import SubAgentCall, SubAgentData
-from usechat.integrations.deepagent_sdk.parts import SIDE_EVENTS, TOLD, StepCall, Todo
+from usechat.integrations.deepagent_sdk.events import ANSWERS, SIDE_EVENTS, StepCall, Todo
 from usechat.integrations.langgraph.interrupts import InterruptData
 
 __all__ = ["GRAPH_PARTS", "deep_agent_parts", "deep_agent_types"]
@@ -55,7 +55,7 @@ def deep_agent_types() -> str:
 def deep_agent_parts() -> str:
     """The types of the data parts alone, which need no other."""
     side_events = f"export type DeepAgentSideEvents = {{\n{_fields(SIDE_EVENTS)}}};\n"
-    return "\n".join((*_named(), side_events, _EVENT, _PARTS % _fields({**TOLD, **GRAPH_PARTS})))
+    return "\n".join((*_named(), side_events, _EVENT, _PARTS % _fields({**ANSWERS, **GRAPH_PARTS})))
 
 
 def _named() -> Iterator[str]:

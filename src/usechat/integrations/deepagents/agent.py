@@ -2,26 +2,22 @@
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
-from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias
 
-from usechat.events import Mapper
-from usechat.events.mapper import TranslatingMapper
-from usechat.integrations.deepagent_sdk.mapper import DeepAgentMapper, DeepAgentOptions
-from usechat.integrations.deepagent_sdk.paced import paced
+from usechat.events import AgentEvent, Translator
+from usechat.integrations.deepagent_sdk.pace import paced
+from usechat.integrations.deepagent_sdk.translator import DeepAgentOptions, DeepAgentTranslator
 from usechat.integrations.deepagents.side_events import TOOLS, DeepAgentEvents
 from usechat.integrations.langgraph.agent import LangGraphAgent, is_graph
 from usechat.integrations.langgraph.messages import field
 from usechat.integrations.langgraph.thread import Thread
 from usechat.integrations.langgraph.translator import Subgraphs
-from usechat.protocol.chunks import Chunk
-from usechat.protocol.writer import MessageWriter
 from usechat.turns.chat import Chat
 
 __all__ = ["DeepGraphAgent", "is_deep_graph"]
 
 Event: TypeAlias = Mapping[str, Any]
-MapperMaker: TypeAlias = Callable[[MessageWriter], Mapper[Event]]
+TranslatorMaker: TypeAlias = Callable[[Chat], Translator[Event]]
 
 _OPTIONS: Final = DeepAgentOptions()
 
@@ -35,8 +31,8 @@ class DeepGraphAgent(LangGraphAgent):
     """Drives a graph of `create_deep_agent` as any other, and shows the DeepAgent events that follow from its stream.
 
     `options` say which of these events a page is shown and how. With `throttle`, at most one of a kind is shown in that
-    many seconds, and always the last. `side_events` makes another mapper of them, which writes to the same message; it
-    is given no others. `tools` are the names of the tools that they are derived from, where the agent calls them
+    many seconds, and always the last. `side_events` makes another translator of them from the chat; it is given no
+    others. `tools` are the names of the tools that they are derived from, where the agent calls them
     otherwise than deepagents does: `{"execute": "shell"}`. All other options are those of `LangGraphAgent`.
     """
 
@@ -52,7 +48,7 @@ class DeepGraphAgent(LangGraphAgent):
         *,
         options: DeepAgentOptions = _OPTIONS,
         throttle: float | None = None,
-        side_events: MapperMaker | None = None,
+        side_events: TranslatorMaker | None = None,
         tools: Mapping[str, str] = TOOLS,
         state: Collection[str] = (),
         subgraphs: Subgraphs = "data",
@@ -60,14 +56,14 @@ class DeepGraphAgent(LangGraphAgent):
         context: Callable[[Chat], Any] | None = None,
     ) -> None:
         super().__init__(graph, state=state, subgraphs=subgraphs, config=config, context=context)
-        self._side_events = side_events or partial(DeepAgentMapper, options=options)
+        self._shown = options
+        self._side_events = side_events
         self._throttle = throttle
-        self._batches = side_events is None and options.together > 1
         self._tools = tools
 
-    def mapper(self, writer: MessageWriter) -> Mapper[Event]:
-        parts = TranslatingMapper(self._translator(writer.continues), writer)
-        return _BothMapper(parts, self._side_events(writer))
+    def translator(self, chat: Chat) -> Translator[Event]:
+        side_events = DeepAgentTranslator(self._shown) if self._side_events is None else self._side_events(chat)
+        return DeepGraphTranslator(super().translator(chat), side_events)
 
     def run(self, chat: Chat) -> AsyncGenerator[Event, None]:
         """Give the parts of the graph's stream, and after each the events that follow from it.
@@ -75,10 +71,7 @@ class DeepGraphAgent(LangGraphAgent):
         Raises:
             AgentError: there is nothing to run the graph with.
         """
-        events = self._both(chat)
-        if self._throttle is None and not self._batches:
-            return events
-        return paced(events, self._throttle, batches=self._batches)
+        return paced(self._both(chat), self._throttle, self._shown.batches if self._side_events is None else None)
 
     async def _both(self, chat: Chat) -> AsyncGenerator[Event, None]:
         derived, is_first = DeepAgentEvents(chat.id, self._tools, chat.continues), True
@@ -92,16 +85,15 @@ class DeepGraphAgent(LangGraphAgent):
                     yield event
 
 
-class _BothMapper:
-    """Gives the parts of a graph to one mapper, and the events, which have no namespace, to the other."""
+class DeepGraphTranslator:
+    """Gives the parts of a graph to one translator, and the events, which have no namespace, to the other."""
 
-    def __init__(self, graph: Mapper[Event], side_events: Mapper[Event]) -> None:
+    def __init__(self, graph: Translator[Event], side_events: Translator[Event]) -> None:
         self._graph = graph
         self._side_events = side_events
 
-    def map(self, event: Event) -> Iterable[Chunk]:
-        return (self._graph if "ns" in event else self._side_events).map(event)
+    def translate(self, event: Event) -> Iterable[AgentEvent]:
+        return (self._graph if "ns" in event else self._side_events).translate(event)
 
-    def end(self) -> Iterable[Chunk]:
-        # `paced` has flushed what waited for others.
+    def end(self) -> Iterable[AgentEvent]:
         return self._graph.end()

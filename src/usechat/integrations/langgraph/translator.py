@@ -31,7 +31,7 @@ from usechat.protocol.chunks import FinishReason
 from usechat.protocol.messages import UIMessage, is_tool_call, tool_name
 from usechat.protocol.values import plain
 
-__all__ = ["LangGraphOptions", "LangGraphTranslator", "Subgraphs", "read_options"]
+__all__ = ["LangGraphOptions", "LangGraphTranslator", "Subgraphs", "log_translator", "read_options"]
 
 _Part: TypeAlias = Mapping[str, Any]
 _Namespace: TypeAlias = tuple[str, ...]
@@ -303,6 +303,15 @@ class LangGraphTranslator:
         "tasks": _task,
         "values": _values,
     }
+
+
+def log_translator(options: Mapping[str, Any]) -> LangGraphTranslator:
+    """The translator of a recorded log.
+
+    Raises:
+        ValueError: there is no such option, or it cannot have that value.
+    """
+    return LangGraphTranslator(read_options(options))
 
 
 def _task_of(namespace: _Namespace) -> str:

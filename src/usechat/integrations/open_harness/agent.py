@@ -1,14 +1,14 @@
-"""Open Harness flows: a message runs the flow, wakes it or goes to the node that waits for it.
+"""Open Harness flows: a message starts the flow, resumes it, or goes to the node that waits for it.
 
-`OpenHarnessAgent` has the runs of all chats, each in `_runs` from the message that needs it until it is over, or, with
-a store, until it is paused and stored. Everything belongs to the thread of the event loop.
+`OpenHarnessAgent` has the runs of all chats. A run is in `_runs` from the message that starts or loads it until it is
+over, or, with a store, until it is paused and stored. Everything runs in the thread of the event loop.
 
-A chat's lock in `_locks` is held while its run is looked for, made, or ended, which all wait: for the store, for the
-end of an earlier run. It is not held during a turn. `FlowRun.in_turn` is set under the lock, so that `stop` sees
-whether a turn has the run.
+A chat's lock in `_locks` is held while its run is loaded, made or ended, because all of these wait: for the store, or
+for the end of an earlier run. It is not held during a turn. `FlowRun.in_turn` is set under the lock, so that `stop`
+sees whether the run has a turn.
 
-How a turn ends decides what becomes of its run (`_stop`): a newer message takes the run over, a shutdown pauses it if a
-store keeps it, anything else aborts it. A turn whose last event has ended the message leaves the run as it is.
+How a turn ends decides what happens to its run (`_stop`): a newer message takes the run over, a shutdown pauses it if
+there is a store, anything else aborts it. If the turn's last event ended the message, the run stays as it is.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ _Key: TypeAlias = tuple[str, str]
 _log = logging.getLogger("usechat")
 
 _OPTIONS: Final = TransportOptions()
-# With one of these events a message may end while the runtime goes on.
+# A message may end with one of these events while the runtime continues.
 _ENDS: Final = {f"{who}:{how}" for who in ("flow", "agent") for how in ("complete", "paused", "aborted")}
-# How long a flow that was aborted may take to end.
+# How long an aborted flow may take to end.
 _WIND_DOWN: Final = 1.0
 
 RuntimeMaker: TypeAlias = Callable[[], Runtime] | Callable[[str | None], Runtime]
-"""Makes a runtime for each run; one that takes the id of a run, or None for a new one, may also go on with that."""
+"""Makes a runtime for each run. With a store, it takes the id of the run to load, or None for a new run."""
 
 
 class ChatRun(Struct, frozen=True):
@@ -54,12 +54,12 @@ class ChatRun(Struct, frozen=True):
 
 
 class ChatRuns(Protocol):
-    """Which run each chat had last; the stores of runs keep that, too. `chat` is a key of user and chat."""
+    """Stores the last run of each chat; every `RunStore` does. `chat` is a key made of user and chat."""
 
     async def chat_run(self, chat: str) -> ChatRun | None: ...
 
     async def keep_chat_run(self, chat: str, run: ChatRun) -> None:
-        """Keep the run as the last one of the chat."""
+        """Store the run as the last one of the chat."""
         ...
 
     async def forget_chat(self, chat: str) -> None:
@@ -73,11 +73,11 @@ class _Drains(Protocol):
 
 
 class OpenHarnessAgent:
-    """Drives the runtimes of chats, which outlive their turns.
+    """Runs a flow in each chat; a run outlives the turns that show it.
 
-    `runtime` is a function that makes a new one for each run, or a single runtime for a single run. With a `store` that
-    the runtimes write to as well, a run that was paused, or whose process died, goes on with the next message of its
-    chat, also in another process. The runtimes and the turns share the counter `unused`.
+    `runtime` is a function that makes a new runtime for each run, or a single runtime for a single run. With a `store`
+    that the runtimes write to as well, a run that was paused, or whose process died, continues with the next message of
+    its chat, also in another process. The runtimes and the turns share the counter `unused`.
     """
 
     @classmethod
@@ -90,30 +90,30 @@ class OpenHarnessAgent:
         """Prepare the chats.
 
         Raises:
-            TypeError: there is a store, but no function that makes a runtime for the id of a run.
+            TypeError: there is a store, but no function that takes the id of a run.
         """
         if store is not None and not (callable(runtime) and _takes(runtime, None)):
             raise TypeError(
-                "With a store the transport takes a function of a run's id, such as "
+                "With a store, give a function that takes the id of a run, such as "
                 "lambda run_id: FlowRuntime(flow, nodes, store, run_id=run_id)."
             )
         self.unused = Unused()
         self._runtime = runtime
         self._options = options
         self._store = store
-        # By the user as well, since a server that keeps no chats lets two users choose the same id.
+        # By user and chat: on a server without history, two users may choose the same chat id.
         self._runs: dict[_Key, FlowRun] = {}
-        # The names of the flows that were running when the turn of their chat began.
+        # The name of the flow in each chat whose turn joined a run that was already running.
         self._joined: dict[_Key, str] = {}
         self._locks = WeakValueDictionary[_Key, asyncio.Lock]()
 
     def translator(self, chat: Chat) -> OpenHarnessTranslator:
         key: _Key = (chat.user or "", chat.id)
-        # Asked at the first event: by then, `run` has found the run of the chat.
+        # Called at the first event, when `run` has found the run of the chat.
         return OpenHarnessTranslator(self._options, live=True, joined=lambda: self._joined.get(key))
 
     def gives_way(self, chat_id: str, user: str | None) -> bool:
-        """Whether the flow would take a newer message, so that the turn that runs in the chat may end for it."""
+        """Whether a newer message may take over the run, so that the chat's current turn should end."""
         run = self._runs.get((user or "", chat_id))
         return run is not None and run.takes_messages
 
@@ -122,10 +122,10 @@ class OpenHarnessAgent:
         return run is not None and run.awaits_message
 
     async def run(self, chat: Chat) -> AsyncGenerator[_Event, None]:
-        """Give the runtime the last message, if it is the user's, and follow the run to its end or its next pause.
+        """Give the runtime the last message, if it is the user's, and yield events until the run ends or pauses.
 
         Raises:
-            AgentError: the runtime cannot take the message or go on.
+            AgentError: the runtime refuses the message, or cannot continue.
         """
         key: _Key = (chat.user or "", chat.id)
         last = None
@@ -145,14 +145,14 @@ class OpenHarnessAgent:
             async for event in shown:
                 last = event.get("type")
                 if last == "flow:paused" and self._store is not None:
-                    # The user may answer to another process, so the run is stored before the page gets the question.
+                    # Another process may get the answer, so the run is stored before the page gets the question.
                     await _ended([run], _WIND_DOWN)
                 yield event
         except asyncio.CancelledError:
             self._stop(key, chat)
             raise
         except GeneratorExit:
-            # Unless the last event has ended the message, a stop, a limit of the turn or a failure did.
+            # Unless the last event ended the message, a stop, a limit of the turn or an error did.
             if chat.stopping.is_set() or last not in _ENDS:
                 self._stop(key, chat)
             raise
@@ -164,7 +164,7 @@ class OpenHarnessAgent:
                 self._drop_if_done(key, self._runs[key])
 
     async def stop(self, chat_id: str, user: str | None) -> None:
-        """End the run of a chat in which no turn runs, so that the next message begins another one."""
+        """Abort the run of a chat that has no turn, so that the next message starts a new run."""
         key: _Key = (user or "", chat_id)
         async with self._lock(key):
             run = self._runs.get(key)
@@ -179,16 +179,13 @@ class OpenHarnessAgent:
         async with self._lock(key):
             run = self._runs.get(key)
             if run is not None:
-                # First, so that what it still writes is deleted, too.
+                # Before the deletion, which then includes its last writes.
                 await self._end(key, run)
             if self._store is not None:
                 await self._store.forget_chat(_name(key))
 
     async def aclose(self, grace: float) -> None:
-        """Give the flows that still run `grace` seconds, then abort them, or pause them if there is a store.
-
-        A flow that is paused is let go as it is.
-        """
+        """Give running flows `grace` seconds to end, then abort them, or pause them if there is a store."""
         runs = list(self._runs.values())
         await _ended(runs, grace)
         for run in runs:
@@ -204,13 +201,13 @@ class OpenHarnessAgent:
         return self._locks.setdefault(key, asyncio.Lock())
 
     def _stop(self, key: _Key, chat: Chat) -> None:
-        # A newer message of the same chat goes on with the run that it finds.
+        # A newer message of the same chat continues the run.
         if chat.stopped != "replaced" and key in self._runs:
-            # So does the next message after the server was started again.
+            # So does the next message after a restart of the server.
             self._runs[key].abort(resumable=chat.stopped == "shutdown" and self._store is not None)
 
     async def _run_for(self, key: _Key, chat: Chat) -> FlowRun | None:
-        """The run that takes the turn; None if there is nothing to do."""
+        """The run for this turn; None if there is nothing to do."""
         anew = chat.trigger == "regenerate-message"
         if prompt_of(chat) is None:
             if anew:
@@ -233,14 +230,14 @@ class OpenHarnessAgent:
         return self._adopt(key, self._make(None))
 
     async def _end(self, key: _Key, run: FlowRun) -> None:
-        """Abort the run, and close its runtime, which may hold an address or have something to write."""
+        """Abort the run, and close its runtime, which may hold an address or unwritten events."""
         await run.end(_WIND_DOWN)
         if callable(self._runtime):
             await run.aclose()
         self._drop(key, run)
 
     async def _kept(self, key: _Key) -> FlowRun | None:
-        """The run that the chat had when it was seen last, if it can go on."""
+        """The last stored run of the chat, if it can continue."""
         kept = None if self._store is None else await self._store.chat_run(_name(key))
         if kept is None:
             return None
@@ -250,8 +247,8 @@ class OpenHarnessAgent:
             if load is not None:
                 await load()
         except (FlowError, ValueError) as error:
-            # It died before it was stored, or what is stored cannot be read.
-            _log.warning("the run %s of a chat cannot go on, so another one is begun: %s", kept.run_id, error)
+            # Its process died before it was stored, or the stored run cannot be read.
+            _log.warning("run %s of a chat cannot continue, so a new run starts: %s", kept.run_id, error)
             return None
         if runtime.snapshot().status not in ("paused", "running"):
             return None
@@ -278,7 +275,7 @@ class OpenHarnessAgent:
         return run
 
     def _drop_if_done(self, key: _Key, run: FlowRun) -> bool:
-        """Let go of a run that is over; if there is a store, not before that knows it, but of a paused one as well."""
+        """Drop a run that is over; with a store, only once everything is stored, but also if it is paused."""
         is_done = run.is_over if self._store is None else (run.is_over and run.has_stopped) or run.is_parked
         if is_done:
             self._drop(key, run)
@@ -299,7 +296,7 @@ def _takes(function: Callable[..., object], *arguments: object) -> bool:
 
 
 def _name(key: _Key) -> str:
-    # An index of a database has no room for two long ids.
+    # The index of a database has no room for two long ids.
     return hashlib.sha256(msgspec.json.encode(key)).hexdigest()
 
 

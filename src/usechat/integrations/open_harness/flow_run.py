@@ -1,16 +1,15 @@
-"""A run of a flow at work for a chat.
+"""A run of a flow in a chat.
 
-A run outlives the turns of its chat. Everything here belongs to the thread of the event loop; `OpenHarnessAgent` keeps
-turns of one chat apart.
+A run outlives the turns of its chat. Everything here runs in the thread of the event loop; `OpenHarnessAgent` sees to
+it that a run has one turn at a time.
 
 - `task` is the call of `runtime.run`. It ends when the run is paused or over. The runtime emits `flow:paused` before
   its nodes have stopped, so `show` waits for the task before it resumes the run.
-- `status` is the runtime's, with one exception: a run from a store that is `running` there has lost its process. It
-  counts as paused until `_start` (`_interrupted`).
-- `_shown` is the queue of the turn that is shown the run, if there is one. `show` opens it and gives the run the turn's
-  message: an idle run starts with it, a paused one is resumed with it, and a running one sends it to a node. `hide`
-  ends the queue: the turn is over, the task has ended, the connection to a remote runtime is lost, or 10,000 events
-  wait that the turn has not taken.
+- `status` is the runtime's, with one exception: a stored run that is `running` has lost its process. It counts as
+  paused until `_start` (`_interrupted`).
+- `_shown` is the queue of the current turn, if there is one. `show` opens it and gives the run the turn's message: an
+  idle run starts with it, a paused run is resumed with it, and a running one sends it to a node. `hide` ends the queue:
+  the turn is over, the task has ended, the connection to a remote runtime is lost, or 10,000 events are unread.
 """
 
 import asyncio
@@ -32,11 +31,11 @@ _Event: TypeAlias = dict[str, Any]
 _log = logging.getLogger("usechat")
 
 _OVER: Final = ("complete", "aborted")
-_BUSY: Final = "The runtime is at work for another chat."
-# How long a runtime that is not needed any more may take to leave.
+_BUSY: Final = "The runtime is busy with another chat."
+# How long closing a runtime may take.
 _CLOSE_SECONDS: Final = 5.0
-# The runtimes that are at work, by the `id` of each, which is unique because each of them is alive.
-_AT_WORK: Final = set[int]()
+# The `id` of each runtime that has a chat, which is unique because each of them is alive.
+_IN_USE: Final = set[int]()
 
 
 class _Snapshot(Protocol):
@@ -48,15 +47,18 @@ class _Snapshot(Protocol):
 
 
 class Runtime(Protocol):
-    """One run of a flow, here or elsewhere. Events and commands are Open Harness's, as JSON-shaped dicts.
+    """One run of a flow, in this process or another. Events and commands are Open Harness's, as JSON-shaped dicts.
 
-    A runtime may also have `unused` and `drain`, which the agent sets to a counter of events that could not be used and
-    to a function that waits until the page has most of its events; `async load()`, for a run that a store kept; and
-    `async aclose()`, for when it is not needed any more.
+    A runtime may also have:
+
+    - `unused`, which the agent sets to a counter of events that could not be mapped
+    - `drain`, which the agent sets to a function that waits until the page has read most events
+    - `async load()`, for a stored run
+    - `async aclose()`, which the agent calls when the run is over
     """
 
     async def run(self, input: Mapping[str, Any] | None = None) -> _Snapshot:  # noqa: A002
-        """Run until the flow is complete, paused or aborted; a paused run goes on.
+        """Run until the flow is complete, paused or aborted; a paused run continues.
 
         Raises:
             FlowError: the run is over already, or the flow cannot go on.
@@ -64,24 +66,24 @@ class Runtime(Protocol):
         ...
 
     def dispatch(self, command: dict[str, Any]) -> None:
-        """Take a command: `send`, `reply`, `abort`, `resume`, `pause` or `stop`.
+        """Execute a command: `send`, `reply`, `abort`, `resume`, `pause` or `stop`.
 
         Raises:
-            FlowError: the command is not one, or cannot be taken.
+            FlowError: there is no such command, or the run refuses it.
         """
         ...
 
     def on_event(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-        """Give the listener each event from now on; the result ends that."""
+        """Call the listener with each event from now on; the result removes it."""
         ...
 
     def snapshot(self) -> _Snapshot:
-        """What the run is now; its `status` is `idle`, `running`, `paused`, `aborted` or `complete`."""
+        """The state of the run; its `status` is `idle`, `running`, `paused`, `aborted` or `complete`."""
         ...
 
     @property
     def waiting(self) -> Sequence[str]:
-        """The run ids of the nodes that wait for a message, in the order of their start, as far as that is known."""
+        """The run ids of the nodes that are known to wait for a message, in the order of their start."""
         ...
 
 
@@ -91,21 +93,21 @@ def is_runtime(thing: object) -> TypeGuard[Runtime]:
 
 
 class FlowRun:
-    """A runtime at work for a chat; at any time it is shown to one turn, or to none.
+    """The run of a chat, and the turn that shows it, if there is one.
 
-    `prompted` is the id of the last message that a run from a store got. The agent sets `in_turn` during a turn.
+    `prompted` is the id of the last message that a stored run got. The agent sets `in_turn` during a turn.
     """
 
     def __init__(self, runtime: Runtime, on_end: Callable[["FlowRun"], object], prompted: str | None = None) -> None:
         """Take the runtime.
 
         Raises:
-            AgentError: it is at work for another chat.
+            AgentError: it is busy with another chat.
         """
-        if id(runtime) in _AT_WORK:
+        if id(runtime) in _IN_USE:
             _log.error(
-                "a runtime that is at work for a chat was given to another one, which was refused: "
-                "OpenHarnessChatTransport takes a function that makes a new runtime each time"
+                "a runtime that is busy with one chat was refused to another: give OpenHarnessChatTransport a function "
+                "that makes a new runtime each time"
             )
             raise AgentError(_BUSY)
         self.task: asyncio.Task[BaseException | None] | None = None
@@ -116,19 +118,19 @@ class FlowRun:
         self._interrupted = prompted is not None
         self.flow_name = ""
         self._agents: dict[str, None] = {}
-        # How much of its open block each run has said, by run and kind, and how much of that before this turn. No
-        # mapper can know it, since a mapper has one message.
+        # How many characters of its open block each node has said, by run id and kind, and how many of them before this
+        # turn. A mapper cannot know this, because it has only one message.
         self._said: dict[tuple[str, str], int] = {}
         self._before: dict[tuple[str, str], int] = {}
         self._shown: EventQueue[_Event] | None = None
         self._ended = asyncio.Event()
         self._unsubscribe = runtime.on_event(self._on_event)
-        _AT_WORK.add(id(runtime))
-        # Also if it is gone with its loop, without `leave`.
-        self._release = weakref.finalize(self, _AT_WORK.discard, id(runtime))
+        _IN_USE.add(id(runtime))
+        # Also without `leave`, when the event loop is gone.
+        self._release = weakref.finalize(self, _IN_USE.discard, id(runtime))
 
     def leave(self) -> None:
-        """Let go of the runtime, which may then work for another chat."""
+        """Release the runtime for another chat."""
         self._unsubscribe()
         self._release()
 
@@ -143,12 +145,12 @@ class FlowRun:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether nothing runs, so that a store has all of it unless it failed."""
+        """Whether nothing runs, so that everything is stored unless the store failed."""
         return self.task is None or self.task.done()
 
     @property
     def is_parked(self) -> bool:
-        """Whether it is paused, can be loaded from a store that has all of it, and nobody is shown it."""
+        """Whether it is paused, can be loaded from its store again, and has no turn."""
         if self.status != "paused" or self.in_turn or not self.has_stopped or not hasattr(self._runtime, "load"):
             return False
         return self.task is None or (not self.task.cancelled() and self.task.result() is None)
@@ -165,18 +167,18 @@ class FlowRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can come: the run has ended, or its task has, or it was never begun."""
+        """Whether no more events can come: the run or its task has ended, or the run was never started."""
         status = self.status
         if self.task is None:
             return status in (*_OVER, "idle")
         return status in _OVER or (status == "running" and self.task.done())
 
     def precedes(self, messages: Sequence[UIMessage]) -> bool:
-        """Whether the last message follows the one that the run was prompted with, which an edit takes away."""
+        """Whether the chat still has the message that prompted the run, which an edit removes."""
         return any(message.id == self._prompted for message in messages[:-1])
 
     async def show(self, chat: Chat) -> EventQueue[_Event]:
-        """Give the run the turn's message, and return its events from now on, with the run's error at their end."""
+        """Give the run the turn's message, and return its events from now on; the queue ends with the run's error."""
         prompt = prompt_of(chat)
         if prompt is not None and self.status == "paused" and self.task is not None:
             await asyncio.wait([self.task])
@@ -187,23 +189,23 @@ class FlowRun:
         return shown
 
     def hide(self, error: BaseException | None = None) -> None:
-        """Let the turn end, with this error if it is one."""
+        """End the events of the turn, with this error if there is one."""
         shown, self._shown = self._shown, None
         if shown is not None:
             shown.end(error)
 
     async def drain(self) -> None:
-        """Wait until the turn has taken most of what it is shown."""
+        """Wait until the turn has read most events."""
         if self._shown is not None:
             await self._shown.drain()
 
     def abort(self, *, resumable: bool = False) -> bool:
-        """Abort the run; whether the runtime took that."""
+        """Abort the run; False if the runtime raised an error."""
         try:
-            # Nodes that are only interrupted have asked nothing that the next message answers.
+            # After a shutdown, the next message does not answer a question of the nodes that were interrupted.
             reason = {"reason": "shutdown"} if resumable else {}
             self._runtime.dispatch({"type": "abort", "resumable": resumable, **reason})
-        # The turn is over in any case.
+        # The turn ends in any case.
         except Exception:  # noqa: BLE001
             _log.exception("a runtime could not be aborted")
             return False
@@ -228,12 +230,12 @@ class FlowRun:
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await close()
-        # A runtime of somebody else may raise anything, and it is not needed any more.
+        # A runtime that is not ours may raise anything, and the run is over anyway.
         except Exception:  # noqa: BLE001
             _log.exception("a runtime could not be closed")
 
     def _give(self, message: UIMessage, messages: Sequence[UIMessage]) -> None:
-        """Give the runtime the message in the way that its status asks for."""
+        """Start, resume or prompt the runtime with the message, depending on its status."""
         text = message.text
         if not text:
             raise AgentError("The message has no text.")
@@ -260,7 +262,7 @@ class FlowRun:
         if isinstance(error, RuntimeBusyError):
             error = AgentError(_BUSY)
         elif error is not None and not task.cancelled():
-            # The user reads nothing of it, and the turn may be gone.
+            # The user does not see it, and the turn may be over.
             _log.error("the run of a flow failed", exc_info=error)
         if isinstance(error, FlowError):
             error = AgentError("The runtime could not run the flow.")
@@ -270,9 +272,9 @@ class FlowRun:
     def _dispatch(self, command: dict[str, Any]) -> None:
         try:
             self._runtime.dispatch(command)
-        # A runtime of somebody else may raise anything, and none of it is for the user.
+        # A runtime that is not ours may raise anything, and none of it is for the user.
         except Exception as error:
-            raise AgentError("The runtime did not take the message.") from error
+            raise AgentError("The runtime refused the message.") from error
 
     def _inbox(self) -> str:
         waiting = self._runtime.waiting
@@ -300,11 +302,11 @@ class FlowRun:
         if kind == "runtime:lost":
             self.hide()
         elif self._shown is not None and not self._shown.push(event):
-            self.hide(AgentError("The flow said more than could be shown."))
+            self.hide(AgentError("The flow was faster than the page could read, so it was stopped."))
             self.abort()
 
     def _unsaid(self, event: _Event) -> _Event:
-        """The event without the part of its block that an earlier turn has said."""
+        """The event without the part of its block that an earlier turn has shown."""
         match event:
             case {
                 "type": "agent:text:delta" | "agent:thinking:delta" as kind,
@@ -327,7 +329,7 @@ class FlowRun:
 
 
 def prompt_of(chat: Chat) -> UIMessage | None:
-    """The message to give to the runtime; None if the turn is only to follow the run."""
+    """The user's message for the runtime; None if the turn only follows the run."""
     return chat.messages[-1] if chat.messages and chat.messages[-1].role == "user" else None
 
 
@@ -336,7 +338,7 @@ async def _run(runtime: Runtime, given: dict[str, Any] | None) -> BaseException 
         await runtime.run(given)
     except asyncio.CancelledError:
         raise
-    # A runtime of somebody else may raise anything, also to leave the process.
+    # A runtime that is not ours may raise anything, even SystemExit.
     except BaseException as error:  # noqa: BLE001
         return error
     return None

@@ -1,8 +1,8 @@
-"""Open Harness: the events of its runtime, as its first adapter had them and as its version 0.2 has them.
+"""Translates the events of an Open Harness runtime, of its first adapter and of version 0.2.
 
 Every event of an agent has the id of its node's run (`runId`), which is the key of what the agent says. A call has no
-id: version 0.2 emits it twice, first with nothing but its input, then with nothing but its result, and calls of one
-tool get their results in the order in which they were made. A block of text comes in deltas, whole, or both ways.
+id: version 0.2 emits it twice, first with only its input, then with only its result. Calls of the same tool get their
+results in the order of the calls. A block of text comes as deltas, whole, or both.
 """
 
 import re
@@ -16,7 +16,7 @@ from usechat.errors import MappingError, RemoteProtocolError
 from usechat.protocol import chunks as c
 from usechat.protocol.codec import read_chunk
 
-__all__ = ["SWITCHES", "OpenHarnessTranslator", "TransportOptions", "read_options"]
+__all__ = ["SWITCHES", "OpenHarnessTranslator", "TransportOptions", "log_translator", "read_options"]
 
 _Event: TypeAlias = dict[str, Any]
 _Said: TypeAlias = Iterable[e.AgentEvent]
@@ -37,16 +37,16 @@ _ENDS: Final[dict[str, tuple[str, c.Chunk]]] = {
     "flow:aborted": ("aborted", c.Abort()),
 }
 _TOTALS: Final = ("totalCostUsd", "durationMs", "numTurns")
-# JavaScript cannot count further, so this is no number of tokens.
+# JavaScript cannot count further, so this is not a number of tokens.
 _UNCOUNTABLE: Final = 2**53
 
 
 class TransportOptions(Struct, frozen=True, kw_only=True):
-    """What the stream of a run holds beside text and tools.
+    """What the stream of a run contains beside text and tools.
 
-    `send_step_markers` begins a step with every node. `send_flow_metadata` sends what happens in the flow, with its
-    state and commands, and `send_node_outputs` what nodes return: either may be more than a user should see.
-    `generate_message_id` gives the ids of new messages in place of the server's own.
+    `send_step_markers` begins a step with every node. `send_flow_metadata` sends the events of the flow, with its state
+    and commands, and `send_node_outputs` what nodes return: either may be more than a user should see.
+    `generate_message_id` makes the ids of new messages in place of the server.
     """
 
     send_reasoning: bool = True
@@ -88,10 +88,10 @@ _DEFAULT: Final = TransportOptions()
 class OpenHarnessTranslator:
     """Translates the events of one run into one message.
 
-    The message ends with the flow, or with its agent if no event of a flow or a node was seen. In a log, the pause or
+    The message ends with the flow, or with its agent if there was no event of a flow or a node. In a log, the pause or
     abort of an agent may be the last event of its flow, and ends the message as well. `live` events come from a
-    runtime, which emits the end of the flow itself and may go on without the agent. `joined` is asked at the first
-    event: it gives the name of the flow if that has begun before this message.
+    runtime, which emits the end of the flow itself and may continue without the agent. At the first event, `joined`
+    returns the name of the flow if the flow began before this message.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class OpenHarnessTranslator:
         self._failure = _FAILED
 
     def translate(self, event: _Event) -> _Said:
-        """What one event says.
+        """Translate one event.
 
         Raises:
-            MappingError: the event has no type that Open Harness has, or lacks what every event of its type has.
+            MappingError: the event has an unknown type, or lacks a required field.
         """
         try:
             move = self._MOVES[event["type"]]
@@ -129,17 +129,17 @@ class OpenHarnessTranslator:
         name = self._joined()
         status = () if name is None else self._status({"flowName": name}, "running")
         said = [*status, *move(self, event)]
-        # Not if the event was of no use.
+        # Not if the event was refused.
         self._has_begun = True
         return said
 
     def end(self) -> _Said:
-        """An error, since no more events come and none has ended the message."""
+        """An error, because no event has ended the message."""
         return (c.Error(_INTERRUPTED),)
 
     def _text_delta(self, event: _Event) -> _Said:
         content = event.get("content")
-        # Nearly all events are such and go on with the same run, which was looked at before.
+        # The fast path: nearly all events are deltas of the same run as the one before.
         if type(content) is not str or type(event.get("nodeId")) is not str or event.get("runId") != self._speaker:
             content, self._speaker = _text(event, "content"), self._run(event)
         return (e.Text(content, self._speaker),)
@@ -201,7 +201,7 @@ class OpenHarnessTranslator:
         run_id, end = _run_id(event), c.Finish("other") if event["type"] == "agent:paused" else c.Abort()
         if not self._in_flow:
             return (end,)
-        # The agent that ended the turn before may still be on its way.
+        # It may be the late event of an agent that ended an earlier turn.
         if run_id not in self._runs:
             return ()
         return (e.EndPart(run_id) if self._live else end,)
@@ -215,7 +215,7 @@ class OpenHarnessTranslator:
         if self._options.send_flow_metadata:
             yield _node(event, "running")
         elif self._options.send_step_markers:
-            # A page learns of a step by the next chunk that changes the message, and a node may say nothing.
+            # A page shows a step with the next chunk that changes the message, and a node may say nothing.
             yield c.MessageMetadata({})
 
     def _end_node(self, event: _Event) -> _Said:
@@ -295,7 +295,7 @@ class OpenHarnessTranslator:
         "agent:thinking:delta": _thinking,
         "agent:thinking": _thinking,
         "agent:tool": _tool,
-        # Not the original's: it has no event for what an agent of ours gives beside text and tools.
+        # Not in the original, which has no event for sources, files and data.
         "agent:part": _agent_part,
         "agent:error": _agent_error,
         "agent:complete": _agent_complete,
@@ -309,12 +309,21 @@ class OpenHarnessTranslator:
 _Move: TypeAlias = Callable[[OpenHarnessTranslator, _Event], _Said]
 
 
+def log_translator(options: Mapping[str, Any]) -> OpenHarnessTranslator:
+    """The translator of a recorded log.
+
+    Raises:
+        ValueError: there is no such option, or it cannot have that value.
+    """
+    return OpenHarnessTranslator(read_options(options))
+
+
 def _node(event: _Event, status: str) -> e.Data:
     return e.Data("node", {"nodeId": event["nodeId"], "runId": event["runId"], "status": status}, event["runId"])
 
 
 def _tokens(usage: Any) -> dict[str, Any]:
-    """The tokens of a `Usage`, whose input is everything that was read; upstream counts the cache apart."""
+    """The tokens of a `Usage`, whose input includes the cache; upstream counts the cache separately."""
     match usage:
         case {**told}:
             names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens", "outputTokens")

@@ -61,7 +61,7 @@ class Keys:
         if len(self._secret) < _SECRET_BYTES:
             raise ValueError(
                 f"Turns on Redis need a secret of at least {_SECRET_BYTES} bytes that all workers share: set "
-                "approval_secret, or USECHAT_SECRET for usechat serve."
+                "approval_secret (secret for sessions_gateway), or USECHAT_SECRET for a usechat command."
             )
         self.base = f"{prefix}:{self._digest('scope', scope)[:_SCOPE_DIGITS]}".encode()
         self.running = self.base + b":running"

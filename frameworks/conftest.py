@@ -1,0 +1,118 @@
+"""A fake provider, a server for each framework in its own environment, and pages with real clients."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from environments import HERE, Environment, chosen
+from node import Node
+from pages import Browser
+from promises import V5, V6, V7
+from provider import Provider
+from support.hang import HANG_SECONDS
+from support.loopback import serving
+from talks import Served, Talk
+
+IS_SHORT = not os.environ.get("USECHAT_FRAMEWORKS")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "row(name): the row of the table that a test shows")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a framework cannot promise, and approvals for clients of 5, which do not know them."""
+
+    def applies(item: pytest.Item) -> bool:
+        given = cast("Any", item).callspec.params if hasattr(item, "callspec") else dict[str, Any]()
+        rows = {mark.args[0] for mark in item.iter_markers("row")}
+        if "environment" not in given:
+            return True
+        is_old = str(given.get("talk", "")).startswith("5.") and "approvals" in rows
+        return not is_old and not rows & set(given["environment"].framework.cannot)
+
+    left_out = [item for item in items if not applies(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if applies(item)]
+
+
+@pytest.fixture(scope="session")
+def provider() -> Iterator[Provider]:
+    provider = Provider()
+    with serving(provider.app) as url:
+        provider.url = url
+        yield provider
+
+
+@pytest.fixture(scope="session")
+def pages_node() -> Iterator[Node]:
+    node = Node("browser.mjs")
+    yield node
+    node.close()
+
+
+@contextmanager
+def serve(environment: Environment, provider: Provider, folder: Path) -> Generator[Served]:
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        port: int = listener.getsockname()[1]
+        arguments = [environment.framework.app, str(listener.fileno()), f"sqlite:///{folder}/chats.db"]
+        process = subprocess.Popen(
+            [environment.python, "serve.py", *arguments],
+            cwd=HERE,
+            stdin=subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+            env={
+                **os.environ,
+                "PROVIDER_URL": provider.url,
+                "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent / 'src'}",
+                "HOME": str(folder),
+            },
+        )
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=HANG_SECONDS) as http:
+        # It has imported its framework before a page's clock begins.
+        http.get("/effects")
+        yield Served(port, http)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(HANG_SECONDS) == 0
+
+
+@pytest.fixture(scope="module", params=chosen(), ids=lambda one: f"{one.name}-{one.version}")
+def environment(request: pytest.FixtureRequest) -> Environment:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp(environment.name)
+
+
+@pytest.fixture(scope="module")
+def server(environment: Environment, provider: Provider, folder: Path) -> Iterator[Served]:
+    with serve(environment, provider, folder) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def other_server(environment: Environment, provider: Provider, folder: Path) -> Iterator[Served]:
+    """Another process that keeps its chats where the first one does."""
+    with serve(environment, provider, folder) as served:
+        yield served
+
+
+@pytest.fixture(params=[V7] if IS_SHORT else [V5, V6, V7])
+def talk(
+    request: pytest.FixtureRequest, environment: Environment, server: Served, provider: Provider, pages_node: Node
+) -> Iterator[Talk]:
+    browser = Browser(pages_node, server.port)
+    provider.asked.clear()
+    yield Talk(request.param, environment, server, browser, provider)
+    browser.close_pages()

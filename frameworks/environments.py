@@ -1,0 +1,75 @@
+"""Which frameworks there are, where their packages are, and which of the sixteen rows each can promise.
+
+`make frameworks` makes an environment for each, with the newest releases and with the oldest that the extra allows.
+Without it only those run that the development environment has.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, field
+
+__all__ = ["FRAMEWORKS", "HERE", "Framework", "chosen"]
+
+HERE: Final = Path(__file__).parent
+
+
+class Framework(Struct, frozen=True):
+    """One app of `apps/`; `cannot` has the rows that do not apply, each with its reason."""
+
+    app: str
+    # The distribution whose version is shown, and the environment that has it: a lock in `locks/frameworks/`.
+    package: str
+    environment: str
+    # Whether the development environment has it.
+    is_here: bool = False
+    cannot: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+_RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+FRAMEWORKS: Final[dict[str, Framework]] = {
+    "openai-chat": Framework(
+        "openai_chat",
+        "openai",
+        "openai",
+        is_here=True,
+        cannot={**_RAW, "signatures": "Chat Completions takes no reasoning."},
+    ),
+    "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
+    "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
+}
+
+
+class Environment(Struct, frozen=True):
+    """A framework in an environment that has it."""
+
+    name: str
+    python: str
+    version: str
+
+    @property
+    def framework(self) -> Framework:
+        return FRAMEWORKS[self.name]
+
+
+def chosen() -> list[Environment]:
+    """The frameworks of the environments that `USECHAT_FRAMEWORKS` names, or those that are here."""
+    folders = os.environ.get("USECHAT_FRAMEWORKS", "").split()
+    if not folders:
+        return [_environment(name, sys.executable) for name, one in FRAMEWORKS.items() if one.is_here]
+    return [
+        _environment(name, f"{folder}/bin/python")
+        for folder in folders
+        for name, one in FRAMEWORKS.items()
+        if one.environment == Path(folder).name.removesuffix("-floor")
+    ]
+
+
+def _environment(name: str, python: str) -> Environment:
+    program = f"from importlib.metadata import version; print(version({FRAMEWORKS[name].package!r}))"
+    version = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
+    return Environment(name, python, version.stdout.strip())
