@@ -19,7 +19,7 @@ HERE: Final = Path(__file__).parent
 
 
 class Framework(Struct, frozen=True):
-    """One app of `apps/`; `cannot` has the rows that do not apply, each with its reason."""
+    """One app of `live/`; `cannot` has the rows that do not apply, each with its reason."""
 
     app: str
     # The distribution whose version is shown, and the environment that has it: a lock in `locks/frameworks/`.

@@ -1,6 +1,6 @@
 """What the fake model answers: a function of the conversation, the same for every framework and every wire.
 
-A test says what it wants by the words of the user. The tools are those that each app in `apps/` has:
+A test says what it wants by the words of the user. The tools are those that each app in `live/` has:
 `get_weather(city)` gives an object, `boom(reason)` fails, `pay(amount)` waits for the user's approval,
 `get_location()` is the page's, `wait()` never returns, and `helper(question)` is a sub-agent where the framework has
 one.

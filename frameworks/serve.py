@@ -34,7 +34,7 @@ async def _effects(request: Request) -> Response:
 
 def main(name: str, fd: int, history: str) -> None:
     """Serve the agent to clients of two profiles, to everybody and to users with tokens."""
-    agent = import_module(f"apps.{name}").agent
+    agent = import_module(f"live.{name}").agent
     routes: list[BaseRoute] = [Route("/effects", _effects)]
     clients: tuple[ClientName, ...] = ("portable", "latest")
     for client in clients:

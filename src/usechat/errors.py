@@ -15,7 +15,7 @@ UsechatError
 ├── RequestError               a request that cannot be served; `status` is the HTTP status to answer with
 │   └── StoreAwayError         the store of turns does not answer (in usechat.stores)
 ├── ServeError                 a command cannot do its work (in usechat.cli.options)
-├── TailChangedError           somebody else wrote to the chat since it was read; read it again
+├── TailChangedError           another process wrote to the chat since it was read; read it again
 ├── FencedError                a turn was taken over by another owner (in usechat.stores)
 ├── IdUsedError                an id that counts once was used before (in usechat.stores)
 └── TurnRunningError           another turn has the chat (in usechat.stores)
@@ -45,7 +45,7 @@ class AgentError(UsechatError):
 
 
 class DatabaseBusyError(UsechatError):
-    """A call of the database without a result. Whether it wrote something is not known."""
+    """A call of the database had no result. It may or may not have written."""
 
     def __init__(self) -> None:
         super().__init__("The database did not answer in time.")
@@ -108,7 +108,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class RequestError(UsechatError):
-    """A bad request. Its text is one plain sentence, written for the person who sent it.
+    """A bad request. Its text is one plain sentence for the person who sent it.
 
     `retry_after` is the number of seconds after which the same request may succeed.
     """
@@ -120,7 +120,7 @@ class RequestError(UsechatError):
 
 
 class TailChangedError(UsechatError):
-    """A write to a chat that does not end any more as it was seen; nothing was written."""
+    """The chat has changed since it was read, so nothing was written."""
 
     def __init__(self) -> None:
-        super().__init__("Somebody else wrote to the chat.")
+        super().__init__("Another process wrote to the chat since it was read. Read it again.")

@@ -1,4 +1,4 @@
-"""Ids that nobody can guess and that are never used again."""
+"""Random ids that cannot be guessed."""
 
 import secrets
 

@@ -10,7 +10,7 @@ _SECONDS: Final = 0.004
 
 
 class Slices:
-    """Lets the loop run when the work since the last time has taken long enough: `await slices.pause()` in between."""
+    """Lets the loop run after 4 ms of work: call `await slices.pause()` in between."""
 
     __slots__ = ("_since",)
 

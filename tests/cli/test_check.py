@@ -171,7 +171,7 @@ def test_a_continuation_is_judged_with_the_message_that_it_continues(tmp_path: P
     [
         ("no", " is not JSON: Expecting value: line 1 column 1 (char 0)."),
         ('{"id":"m","role":"assistant"}', ": The message.parts is missing."),
-        ('{"id":"m","role":"user","parts":[{"type":"text","text":"x"}]}', ": The message is not the assistant's."),
+        ('{"id":"m","role":"user","parts":[{"type":"text","text":"x"}]}', " must be a message of the assistant."),
     ],
 )
 def test_a_wrong_message_to_continue_is_refused(tmp_path: Path, content: str, sentence: str) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from support.goldens import Case, cases
 from support.hang import HANG_SECONDS
 from usechat.cli.app import app
+from usechat.integrations import load_log_translators
 
 CASES = {case.name: case for case in cases("open-harness")}
 HELLO = CASES["01_simple_text"]
@@ -101,7 +102,7 @@ def test_events_that_could_not_be_used_are_counted_on_stderr() -> None:
     [
         (
             ["openharness", "-"],
-            "There is no source 'openharness'. The sources are deep-agent, langgraph, open-harness, agent-ops.",
+            f"There is no source 'openharness'. The sources are {', '.join(load_log_translators())}.",
         ),
         (["open-harness", "no-such-file"], "no-such-file cannot be read: No such file or directory."),
         (["open-harness", "-", "--option", "thoughts=true"], "There is no option 'thoughts': the options are send_"),

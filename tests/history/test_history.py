@@ -189,7 +189,7 @@ async def test_a_turn_does_not_begin_after_another_tail_than_the_one_it_saw(hist
     others = [seen, Tail(0), Tail(2, "t2", now.written), Tail(2, "t1", now.written - 1), Tail(3, "t1", now.written)]
     for after in others:
         for keep, new in [(0, [U2]), (after.length, [U2]), (min(1, after.length), [U3])]:
-            with pytest.raises(TailChangedError, match=r"^Somebody else wrote to the chat\.$"):
+            with pytest.raises(TailChangedError, match=r"^Another process wrote to the chat since it was read\."):
                 await history.begin("chat", "ann", "t2", after=after, keep=keep, new=new, epoch=2)
     with pytest.raises(TailChangedError):
         await history.begin("new chat", "ann", "t2", after=now, keep=2, new=[U2], epoch=2)

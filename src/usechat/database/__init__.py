@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import URL, Connection, MetaData, Table, func, inspect, make_url, select
 from sqlalchemy.dialects.sqlite import Insert
@@ -49,12 +49,6 @@ def _create_tables(connection: Connection) -> None:
         # There, CREATE TABLE fails when two processes do it at once, even with IF NOT EXISTS.
         connection.execute(select(func.pg_advisory_xact_lock(_CREATION_LOCK)))
     metadata.create_all(connection)
-
-
-class _Backend(Protocol):
-    async def run(self, work: Callable[[Connection], _T], *, reading: bool, within: float) -> _T: ...
-
-    async def aclose(self, within: float) -> None: ...
 
 
 class Database:
@@ -111,7 +105,7 @@ class Database:
         await self._backend.aclose(within)
 
 
-def _make_backend(url: URL) -> _Backend:
+def _make_backend(url: URL) -> SqliteFile | SqliteMemory | Postgres:
     if url.drivername in _SQLITE:
         if url.host or url.port or url.username or url.password:
             raise ValueError("The file of SQLite comes after three slashes, as in sqlite:///name.db.")

@@ -21,7 +21,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A turn knows the end of a chat, also where no database can be used.
+    # Everything else works without SQLAlchemy.
     if name == "History":
         from usechat.history.sql import History
 

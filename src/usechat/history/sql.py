@@ -22,8 +22,8 @@ _T = TypeVar("_T")
 _Values = dict[str, Any]
 _Row = sa.Row[*tuple[Any, ...]]
 
-# The prefix keeps the names apart from those of an app that shares its database. Messages refer to their chat by a
-# number, because an index of PostgreSQL has no room for a chat's id and a message's id together.
+# The prefix keeps the names apart from those of an app that uses the same database. Messages refer to their chat by a
+# number, because an index of PostgreSQL has no room for the id of a chat and the id of a message together.
 _CHATS = sa.Table(
     "usechat_chats",
     metadata,
@@ -36,10 +36,10 @@ _CHATS = sa.Table(
     Column("updated", sa.Float(53), nullable=False, server_default="0"),
     sa.Index("usechat_chats_of_owner", "owner", "updated", "number"),
 )
-# `turn` is the last turn that wrote the message or began with it as its last one: where that turn's answer belongs.
-# `written` is when, in seconds since 1970, and `epoch` is the turn's, which rises when another worker takes it over.
-# `is_answer` says that the turn has ended with the message. `state` is what the turn left in `chat.state`, if it is
-# something new; it comes last, because SQLite reads a row up to the last column that is asked for.
+# `turn` is the last turn that wrote the message or began with it, and whose answer goes there. `written` is when that
+# was, in seconds since 1970. `epoch` is the turn's, which rises when another worker takes the turn over. `is_answer`
+# says that the turn has ended with the message. `state` is what the turn left in `chat.state`, if that is new; it comes
+# last, because SQLite reads a row up to the last column that is asked for.
 _MESSAGES = sa.Table(
     "usechat_messages",
     metadata,
@@ -56,7 +56,7 @@ _MESSAGES = sa.Table(
     sa.UniqueConstraint("chat", "message_id"),
     sa.Index("usechat_messages_of_turn", "chat", "turn", "position"),
 )
-# Most chats have no state, which this index tells without a look at their messages.
+# Most chats have no state; this index says so without reading their messages.
 _STATEFUL = _MESSAGES.c.state.is_not(None)
 sa.Index(
     "usechat_messages_with_state",

@@ -1,4 +1,4 @@
-"""What a history is: its calls, the view of a chat that one of them gives, and the rules that all histories share."""
+"""The protocol of histories, and the rules that all of them share."""
 
 import re
 import sys
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(UIMessage).decode
 
 
 class Tail(Struct, frozen=True):
-    """The end of a chat as its reader saw it; `begin` refuses to write after another one.
+    """The end of a chat as it was read; `begin` refuses to write if the chat has another one by now.
 
     `length` is the number of messages, which stand at the positions from 0. `turn` is the last turn that wrote the last
     message or began with it, and `written` is when, in seconds since 1970.
@@ -118,7 +118,7 @@ class HistoryStore(Protocol):
     """
 
     async def ping(self, within: float) -> None:
-        """Find out whether chats can be stored now.
+        """Check that chats can be stored now.
 
         Raises:
             DatabaseBusyError: The database did not respond within this many seconds.
@@ -126,7 +126,7 @@ class HistoryStore(Protocol):
         ...
 
     async def read(self, chat_id: str, owner: str, look: Callable[[StoredMessages], _T]) -> _T:
-        """Look at one state of the chat, perhaps in another thread; a chat that does not exist is empty.
+        """Call `look` with a snapshot of the chat, perhaps in another thread; a chat that does not exist is empty.
 
         Raises:
             PermissionError: The chat belongs to another user.
@@ -150,10 +150,10 @@ class HistoryStore(Protocol):
     async def end(self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None) -> bool:
         """Store the turn's answer, if it has any part, and return whether it is stored.
 
-        It replaces the turn's question if it has the same id (a continuation). Otherwise it stands after the question,
-        also when a newer turn has added messages there. It is not stored if a newer turn has replaced the question,
-        answers it again or brought this answer along itself, nor after an end with a higher epoch. The first answer of
-        a turn stays: another end returns True and changes nothing.
+        The answer replaces the turn's question if it has the same id (a continuation). Otherwise it goes after the
+        question, also when a newer turn has added messages there. It is not stored if a newer turn has replaced the
+        question, answers it again or brought this answer along, nor after an end with a higher epoch. The first answer
+        of a turn stays: another end returns True and changes nothing.
 
         Raises:
             ValueError: The message has no id, or is one that no request could bring.
@@ -186,7 +186,7 @@ class HistoryStore(Protocol):
         ...
 
     async def chats(self, owner: str, *, after: str | None = None, limit: int = 50) -> list[ChatEntry]:
-        """List the owner's chats after this place, the one that its user wrote to last first.
+        """List the owner's chats after this place, the last one that its user wrote to first.
 
         Raises:
             ValueError: `after` is not a place.
@@ -206,30 +206,22 @@ class HistoryStore(Protocol):
 class StateStore(HistoryStore, Protocol):
     """A history that keeps `chat.state`, which it says by `keeps_state = True`.
 
-    Each state stays with the message that its turn ended with, and goes with it: cutting the chat back brings back the
-    state of that time.
+    Each state stays with the message that its turn ended with, and goes with it, so that cutting a chat back brings
+    back the state of that time. Two rules are for `begin`. An assistant's message that comes first among the new ones
+    and has the id of the message that it replaces (a continuation) keeps the state of that one. A user's message that
+    is answered again loses its state.
     """
 
     keeps_state: bool
 
     async def read(self, chat_id: str, owner: str, look: Callable[[StoredChat], _T]) -> _T: ...
 
-    async def begin(
-        self, chat_id: str, owner: str, turn_id: str, *, after: Tail, keep: int, new: Sequence[UIMessage], epoch: int
-    ) -> None:
-        """Begin as any `HistoryStore` does.
-
-        A first new message of the assistant with the id of the message that it replaces (a continuation) keeps the
-        state of that one. A user's message that is answered again loses the state that an earlier turn left there.
-        """
-        ...
-
     async def end(
         self, chat_id: str, turn_id: str, epoch: int, message: UIMessage | None, state: bytes | None = None
     ) -> bool:
         """Store the turn's answer, and with it the JSON of the state; None leaves the state as it is.
 
-        The state is stored exactly if the answer is. That of a turn whose message has no parts stays with the turn's
+        The state is stored exactly if the answer is. A turn whose message has no parts leaves its state with its
         question, and True is returned.
         """
         ...
@@ -250,7 +242,7 @@ def check_begin(after: Tail, keep: int, new: Sequence[UIMessage]) -> None:
 
 
 def check_answer(message: UIMessage) -> None:
-    """Refuse an answer that could not be read again: unlike a request, what an agent wrote was never checked.
+    """Refuse an answer that could not be read again. Unlike a request, it was not checked before.
 
     Raises:
         ValueError: The message has no id, or is broken.
@@ -267,7 +259,7 @@ def decode(chat_id: str, position: int, body: str | bytes) -> UIMessage:
     """Decode a message that was checked when it was stored, in a sixth of the time of `decode_checked`.
 
     Raises:
-        ValueError: It is broken so that its text could not be read.
+        ValueError: It is too broken to be shown.
     """
     try:
         message = _decode(body)
@@ -316,7 +308,7 @@ def title_of(messages: Sequence[UIMessage]) -> str:
 
 
 def place_of(updated: float, number: int) -> str:
-    """Where a chat stands in a list: after all chats that were updated later."""
+    """The place of a chat in a list: after all chats that were updated later."""
     return f"{updated!r}-{number}"
 
 

@@ -42,7 +42,7 @@ class File(Struct):
 
     @property
     def is_image(self) -> bool:
-        """Whether it is an image that both APIs take; what an `image/*` is, only who fetches it can see."""
+        """Whether it is an image that both APIs take. Of `image/*`, only those who fetch it know what it is."""
         return self.media_type in _IMAGES or (bool(self.url) and self.media_type == "image/*")
 
     def id_for(self, provider: str) -> str:
@@ -52,7 +52,7 @@ class File(Struct):
 
     @property
     def words(self) -> str:
-        """What a model reads in the place of a file that it cannot be shown."""
+        """What a model reads in place of a file that its API does not take."""
         name = f' "{self.name}"' if self.name else ""
         place = f" at {self.url}" if self.url else ""
         return f"[The file{name} ({self.media_type or 'of unknown type'}){place} cannot be shown here.]"

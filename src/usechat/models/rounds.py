@@ -19,7 +19,7 @@ _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class Call(Struct):
-    """A tool call; `output` is its result as the SDK has it, and `reason` that of a user who refused it."""
+    """A tool call. `output` is its result as the AI SDK has it; `reason` is why the user refused it."""
 
     id: str
     name: str
@@ -30,7 +30,7 @@ class Call(Struct):
 
     @property
     def result(self) -> str:
-        """The result as text, which is never empty: the API takes no call without one."""
+        """The result as text, never empty: the APIs refuse a call without one."""
         kind = self.output and self.output["type"]
         if kind == "execution-denied" or (self.refused and self.failed):
             return f"{_REFUSED} Their reason: {self.reason}" if self.reason else _REFUSED

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from usechat.errors import DatabaseBusyError, ProtocolError, RequestError
 from usechat.history import ChatEntry, HistoryStore, StateStore, StoredChat
@@ -40,18 +39,11 @@ _RETRY_SECONDS: Final = 1.0
 _PING_SECONDS: Final = 2.0
 
 
-class _Pending(Struct, eq=False):
-    """An answer on its way into the database."""
-
-    message: UIMessage
-    writing: asyncio.Task[None]
-
-
 class ServerHistory:
-    """The messages are in a history; an approval counts for `approval_ttl` seconds after the message was written.
+    """Keeps chats in a `HistoryStore`. An approval counts for `approval_ttl` seconds after its message was written.
 
-    An answer that the database does not take in time is written later; until then this process has it. `late` is
-    called for each of them.
+    If the database does not take an answer within 5 seconds, `late` is called, and this process keeps the answer until
+    the database takes it.
     """
 
     def __init__(self, history: HistoryStore, approval_ttl: float, late: Callable[[], None]) -> None:
@@ -59,18 +51,21 @@ class ServerHistory:
         self._states = history if isinstance(history, StateStore) and history.keeps_state else None
         self._approval_ttl = approval_ttl
         self._late = late
-        self._pending: dict[str, _Pending] = {}
+        # The answers that are on their way into the database, by their chats.
+        self._writing: dict[str, tuple[UIMessage, asyncio.Task[None]]] = {}
 
     def key(self, chat_id: str, owner: str) -> str:
-        """What the store of turns knows the chat by."""
+        """The chat's id in the store of turns."""
         return chat_id
 
     def names(self, head: TurnHead) -> Mapping[str, str]:
-        """What the log calls the turn's chat."""
+        """The fields of a log line that name the turn's chat."""
         return {"chat": head.chat}
 
     async def admit(self, pending: PendingTurn) -> Admission:
-        await self._settle(pending.chat_id)
+        if pending.chat_id in self._writing:
+            # The admission as a whole has a deadline.
+            await asyncio.wait([self._writing[pending.chat_id][1]])
         look = partial(admit, pending.asked, writing=pending.writing)
         if self._states is None:
             reading = self._history.read(pending.chat_id, pending.head.owner, look)
@@ -82,18 +77,11 @@ class ServerHistory:
         return admission
 
     async def begin(self, pending: PendingTurn, epoch: int) -> None:
-        head, admission = pending.head, pending.admission
-        await _or_not_found(
-            self._history.begin(
-                head.chat,
-                head.owner,
-                head.turn,
-                after=admission.after,
-                keep=admission.keep,
-                new=admission.new,
-                epoch=epoch,
-            )
+        head, kept = pending.head, pending.admission
+        beginning = self._history.begin(
+            head.chat, head.owner, head.turn, after=kept.after, keep=kept.keep, new=kept.new, epoch=epoch
         )
+        await _or_not_found(beginning)
 
     async def has_ended(self, head: TurnHead) -> bool:
         try:
@@ -105,9 +93,9 @@ class ServerHistory:
         if not message.parts and state is None:
             return
         writing = asyncio.create_task(self._write(head, epoch, message, state))
-        pending = self._pending[head.chat] = _Pending(message, writing)
-        pending.writing.add_done_callback(partial(self._written, head.chat, pending))
-        _, late = await asyncio.wait([pending.writing], timeout=_STORE_SECONDS)
+        self._writing[head.chat] = message, writing
+        writing.add_done_callback(partial(self._written, head.chat))
+        _, late = await asyncio.wait([writing], timeout=_STORE_SECONDS)
         if late:
             self._late()
             _log.error("the answer of turn %s could not be stored in time; the attempts go on", head.turn)
@@ -118,29 +106,29 @@ class ServerHistory:
     async def messages(
         self, chat_id: str, owner: str, before: str | None, limit: int | None
     ) -> list[tuple[str, bytes]]:
-        """The ids and the JSON of the last messages before one of them; none of a chat that is somebody else's.
+        """The ids and the JSON of the last messages before one of them; none if the chat belongs to another user.
 
         Raises:
-            RequestError: This server keeps no messages; also of the three below.
+            RequestError: The client keeps the messages. So it is for `chats`, `check_keeps` and `delete`.
         """
-        pending = self._pending.get(chat_id)
+        writing = self._writing.get(chat_id)
         try:
             rows = await self._history.load_json(chat_id, owner, before=before, limit=limit)
         except PermissionError:
-            # As of a chat that is new, so that nobody learns which ones there are.
+            # As for a new chat, so that users cannot find out which chats others have.
             return []
         slices = Slices()
         for position, (_, body) in enumerate(rows):
-            # What somebody broke in the database is not handed out.
+            # A row that was broken in the database must not reach a page.
             decode(chat_id, position, body)
             await slices.pause()
-        if pending is not None and pending.message.parts and before is None:
-            last = pending.message.id, msgspec.json.encode(pending.message)
+        if writing is not None and writing[0].parts and before is None:
+            last = writing[0].id, msgspec.json.encode(writing[0])
             rows = [*(row for row in rows if row[0] != last[0]), last]
         return rows
 
     async def chats(self, owner: str, after: str | None, limit: int) -> list[ChatEntry]:
-        """The owner's chats after this place of their list, the newest first.
+        """The owner's chats after this place in the list, the newest first.
 
         Raises:
             RequestError: It is not a place.
@@ -151,17 +139,16 @@ class ServerHistory:
             raise RequestError(str(error)) from error
 
     def check_keeps(self) -> None:
-        """Find out whether there is anything to delete."""
+        """Raise if this history has nothing to delete."""
 
     async def delete(self, chat_id: str, owner: str) -> bool:
-        """Delete the chat, if it is not somebody else's, and say whether it is not."""
+        """Delete the chat; False if it belongs to another user."""
         try:
             await self._history.delete(chat_id, owner)
         except PermissionError:
-            # As of a chat that is not there, so that nobody learns which ones there are.
             return False
-        if (pending := self._pending.get(chat_id)) is not None:
-            pending.writing.cancel()
+        if chat_id in self._writing:
+            self._writing[chat_id][1].cancel()
         return True
 
     def writer(self, head: TurnHead, continues: UIMessage | None, value_limit: int) -> MessageWriter:
@@ -170,18 +157,12 @@ class ServerHistory:
         )
 
     async def ping(self) -> bool:
-        """Whether chats can be kept now."""
+        """Whether chats can be stored now."""
         try:
             await self._history.ping(within=_PING_SECONDS)
         except DatabaseBusyError:
             return False
         return True
-
-    async def _settle(self, chat_id: str) -> None:
-        """Wait for an answer that is on its way; whoever calls has a deadline."""
-        pending = self._pending.get(chat_id)
-        if pending is not None:
-            await asyncio.wait([pending.writing])
 
     async def _write(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
         if self._states is None:
@@ -200,20 +181,21 @@ class ServerHistory:
                 _log.exception("the answer of turn %s cannot be stored", head.turn)
                 return
 
-    def _written(self, chat_id: str, pending: _Pending, _task: asyncio.Task[None]) -> None:
-        if self._pending.get(chat_id) is pending:
-            del self._pending[chat_id]
+    def _written(self, chat_id: str, task: asyncio.Task[None]) -> None:
+        if chat_id in self._writing and self._writing[chat_id][1] is task:
+            del self._writing[chat_id]
 
 
 class ClientHistory:
-    """The messages are those of each request; of what they say only the approvals are sure to be true."""
+    """Takes the messages of each request for the chat. Only approvals are checked: their ids are signed."""
 
     def __init__(self, signer: ApprovalSigner, new_id: Callable[[], str] = new_id) -> None:
         self._signer = signer
         self._new_id = new_id
 
     def key(self, chat_id: str, owner: str) -> str:
-        # Nobody owns the chat, so that two users may choose the same id; an id has no line breaks.
+        # Two users may choose the same id, since no chat is kept that could belong to one of them. Ids have no line
+        # breaks.
         return f"{owner}\n{chat_id}"
 
     def names(self, head: TurnHead) -> Mapping[str, str]:
@@ -224,14 +206,18 @@ class ClientHistory:
         for message in pending.asked.decoded():
             messages.append(message)
             await slices.pause()
-        verify = partial(self._verify, pending.chat_id, pending.head.owner)
+
+        def verify(approval_id: str, call_id: str, tool: str, value: Any) -> str:
+            asked = AskedCall(pending.chat_id, pending.head.owner, call_id, tool, value)
+            return self._signer.verify(approval_id, asked)
+
         admission = admit_unkept(pending.asked, messages, verify)
         if admission.continues is not None:
             _check_continuable(admission.continues)
         return admission
 
     async def begin(self, pending: PendingTurn, epoch: int) -> None:
-        # The store of turns lets an approval count once; here it is known before a turn gives way to another one.
+        # The store of turns lets each approval count once. Here a used one is refused before it ends a running turn.
         for approval_id in pending.admission.approval_ids:
             self._signer.use(approval_id)
 
@@ -262,12 +248,9 @@ class ClientHistory:
     async def ping(self) -> bool:
         return True
 
-    def _verify(self, chat_id: str, owner: str, approval_id: str, call_id: str, tool: str, value: Any) -> str:
-        return self._signer.verify(approval_id, AskedCall(chat_id, owner, call_id, tool, value))
-
 
 ChatHistory: TypeAlias = ServerHistory | ClientHistory
-"""Says what of a request is believed, and keeps what is to be kept of a turn: a `TurnHistory`, and more."""
+"""A `TurnHistory`, and the routes' access to it."""
 
 
 def _no_messages() -> RequestError:
@@ -294,7 +277,7 @@ def _chat_id(head: TurnHead) -> str:
 
 
 def _check_continuable(message: UIMessage) -> None:
-    """Refuse a message that no turn of ours could have written: its writer, reader and replay would fail later."""
+    """Refuse a message that no turn could have written, on which the writer, reader or replay would fail later."""
     if not isinstance(message.metadata, dict | msgspec.UnsetType | None):
         raise RequestError("The metadata of the message to continue must be an object.")
     try:

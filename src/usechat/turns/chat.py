@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("usechat")
 
 NO_STATE: Final = b"null"
-"""The JSON of a state that nobody has set."""
+"""The JSON of a state that was never set."""
 
 STATE_LIMIT: Final = 1024 * 1024
 """How many bytes of JSON `chat.state` may take."""
@@ -77,9 +77,9 @@ class Approval(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """What came with the request: the body's fields beside the protocol's, and the headers, by lower-case name.
+    """The fields of the body beside the protocol's, and the headers by lower-case name.
 
-    `context` is what a route of its own has found out for its agent.
+    `context` is what a route of the app hands to its agent.
     """
 
     body: Mapping[str, Any]
@@ -88,7 +88,7 @@ class Request(Struct, frozen=True):
 
 
 class RunOptions(Struct, frozen=True):
-    """The context of a request whose route says itself which thread it belongs to, and in which state that begins."""
+    """The `context` of a route that chooses the thread of a graph, and the state in which a new thread begins."""
 
     state: Any = None
     thread_id: str | None = None
@@ -165,11 +165,10 @@ def _encode_state(value: Any) -> bytes:
 class Chat:
     """One turn of a chat, as its agent sees it.
 
-    `messages` are those that are loaded, of which the last is the one to answer; `await chat.history()` loads all of
-    them. `continues` is the assistant message that the turn goes on with, after the browser answered its tool calls or
-    the user its approvals. `admitted` is what the agent's `admit` returned, and None where it was not called.
-    `stopping` is set when the turn is stopped, and `stopped` says why. `write` has the methods of `MessageWriter`, for
-    any thread; what is written after the end is dropped.
+    `messages` are those that are loaded, and the last one is the one to answer; `await chat.history()` loads all.
+    `continues` is the assistant message that the turn goes on with, after the browser answered its tool calls or the
+    user its approvals. `admitted` is what the agent's `admit` returned. `stopping` is set when the turn is stopped, and
+    `stopped` says why. `write` has the methods of `MessageWriter`, for any thread; after the end they do nothing.
     """
 
     __slots__ = (
@@ -255,7 +254,7 @@ class Chat:
         self._state.replace(value)
 
     async def history(self) -> list[UIMessage]:
-        """All messages of the chat, of which the last is the one to answer; from then on `messages` has them, too."""
+        """All messages of the chat, the one to answer last; from then on `messages` has them, too."""
         if self._load is not None:
             messages = await self._load()
             if self._load is not None:
@@ -263,10 +262,10 @@ class Chat:
         return self.messages
 
     def read_history(self) -> list[UIMessage]:
-        """The same for an agent that runs in a thread: it blocks.
+        """`history` for an agent that runs in a thread: it blocks.
 
         Raises:
-            RuntimeError: it is called in the event loop, which would wait for itself.
+            RuntimeError: It is called in the event loop, which would wait for itself.
         """
         if threading.get_ident() == self._thread:
             raise RuntimeError("read_history() is for agents in threads. Write `await chat.history()` here.")
@@ -288,11 +287,11 @@ class Chat:
         return self._output.hold()
 
     def touch(self) -> None:
-        """Let the idle clock begin anew: something has come of which nothing is shown; in the event loop."""
+        """Restart the idle clock, after progress of which nothing is shown; in the event loop."""
         self._output.touch()
 
     async def drain(self) -> None:
-        """Wait until the readers have caught up, where the turn has a bound for that."""
+        """Wait until the readers have caught up, with `TurnLimits.ahead`."""
         await self._output.drain()
 
 
@@ -399,13 +398,13 @@ class ChatWriter:
         self._write(self._writer.approval_request, call_id, **given)
 
     def source_url(self, url: str, *, title: str | None = None, source_id: str | None = None) -> None:
-        """A page that the answer is taken from."""
+        """A page that the answer cites."""
         self._write(self._writer.source_url, url, title=_or_unset(title), source_id=source_id)
 
     def source_document(
         self, title: str, media_type: str, *, filename: str | None = None, source_id: str | None = None
     ) -> None:
-        """A document that the answer is taken from."""
+        """A document that the answer cites."""
         given = _given(filename=filename, source_id=source_id)
         self._write(self._writer.source_document, title, media_type, **given)
 
@@ -434,7 +433,7 @@ class ChatWriter:
         self._write(self._writer.finish, reason, _or_unset(metadata))
 
     def abort(self, reason: str | None = None) -> None:
-        """End the message because somebody stopped it."""
+        """End the message as stopped."""
         self._write(self._writer.abort, _or_unset(reason))
 
     def fail(self, error_text: str) -> None:

@@ -20,11 +20,11 @@ __all__ = ["Admission", "Admits", "GivesWay", "PendingTurn", "TurnHistory"]
 
 
 class Admission(Struct, frozen=True):
-    """What of a request is believed: of the chat that ended with `after`, the first `keep` messages, then the new.
+    """The messages that a turn begins with: the first `keep` of the chat that ended with `after`, and the `new` ones.
 
-    `question` is the last message after that, the one to answer or to continue, and `text` what the user said last.
-    `approval_ids` are those of the approvals as the client has them. `messages` are all, if it is the client that keeps
-    them; what was kept and is new is then of no use. `state` is the JSON of `chat.state`, and None if nothing keeps it.
+    `question` is the last of them, which the turn answers or continues, and `text` is what the user said last.
+    `approval_ids` are the ids of the approvals as the client has them. If the client keeps the chat, `messages` are all
+    of it, and `after`, `keep` and `new` mean nothing. `state` is the JSON of `chat.state`; None if nothing keeps it.
     """
 
     after: Tail
@@ -41,12 +41,12 @@ class Admission(Struct, frozen=True):
 
     @property
     def uses(self) -> Sequence[str]:
-        """The ids that may be used once: where the server keeps the messages, they say which approvals are open."""
+        """The ids that may be used once. Where the server keeps the messages, those tell which approvals are open."""
         return () if self.messages is None else self.approval_ids
 
 
 class PendingTurn:
-    """Carries a request from its route to its turn, with what is found out about it on the way.
+    """Carries a request from its route to its turn.
 
     The route sets `head`, `asked`, `request`, `user` and `address`. The history's `admit` gives the `admission`, and
     the agent's the `admitted`; `message`, `approvals` and `state` can be read from then on. A turn whose `stopped` is
@@ -79,12 +79,12 @@ class PendingTurn:
             client=settings.client,
             event_names=settings.event_names,
         )
-        # Where the request comes from, by which turns are counted if nobody signs in.
+        # The client's address, by which turns are counted if no user is signed in.
         self.address = address
         self.arrived = time.monotonic()
-        # The id of the message that is to be written again; "" is the last one of the chat.
+        # The id of the message to write again; "" means the last one of the chat.
         self.regenerates = (asked.message_id or "") if regenerates else None
-        # The id of the answer that counts as the last message of the chat although it is not stored.
+        # The id of an answer that is not stored yet, but counts as the last message of the chat.
         self.writing: str | None = None
         self.admitted: Any = None
         self.stopped: StopReason | None = None
@@ -113,31 +113,31 @@ class PendingTurn:
 
     @property
     def edits(self) -> bool:
-        """Whether it changes a message that the chat has, so that nobody wants the rest of that one's answer."""
+        """Whether it replaces messages of the chat, so that the rest of their answer is of no use."""
         return self.asked.message_id is not None or self.admission.keep < self.admission.after.length
 
 
 @runtime_checkable
 class Admits(Protocol):
-    """An agent that looks at a request before its turn begins."""
+    """An agent that checks a request before its turn begins."""
 
     async def admit(self, pending: PendingTurn) -> Any:
-        """Say whether the turn may begin; nothing is written yet. What it returns is `chat.admitted` in the turn.
+        """Check whether the turn may begin, before anything is written. What it returns is `chat.admitted`.
 
         Raises:
-            RequestError: it may not, and everything is left as it was: an approval can be answered again.
+            RequestError: The turn may not begin. Nothing changes: an approval can be answered again.
         """
         ...
 
 
 @runtime_checkable
 class GivesWay(Protocol):
-    """An agent whose turns end for a newer message of their chat only when it says so; those of others always do."""
+    """An agent that decides whether a newer message ends the turn that runs; for other agents it always does."""
 
     def gives_way(self, chat_id: str, user: str | None) -> bool: ...
 
     def awaits_message(self, chat_id: str, user: str | None) -> bool:
-        """Whether the turn that runs waits for a newer message, so that this is to come through in any case."""
+        """Whether the turn that runs waits for a message, which then ends it in any case."""
         ...
 
 
@@ -145,10 +145,10 @@ class TurnHistory(Protocol):
     """What a turn asks of the history of its chat."""
 
     async def admit(self, pending: PendingTurn) -> Admission:
-        """Say with which messages the turn would begin; nothing is written yet.
+        """Find out which messages the turn would begin with, before anything is written.
 
         Raises:
-            RequestError: The chat is somebody else's, or the request claims what is not true.
+            RequestError: The chat belongs to another user, or the request claims what is not true.
         """
         ...
 
@@ -156,8 +156,8 @@ class TurnHistory(Protocol):
         """Store what the turn begins with.
 
         Raises:
-            RequestError: The chat has become somebody else's.
-            TailChangedError: Somebody has written to the chat since the admission.
+            RequestError: The chat belongs to another user by now.
+            TailChangedError: Another process has written to the chat since the admission.
         """
         ...
 
@@ -170,12 +170,9 @@ class TurnHistory(Protocol):
         ...
 
     async def has_ended(self, head: TurnHead) -> bool:
-        """Whether the answer of the turn is kept, or was and had to go since, as far as can be told now."""
+        """Whether the answer of the turn is stored, or was and is gone; False if the history does not respond."""
         ...
 
     async def end(self, head: TurnHead, epoch: int, message: UIMessage, state: bytes | None) -> None:
-        """Keep the answer, and `state`, the JSON of `chat.state`, unless it is None: it has not changed then.
-
-        It gives up after a bounded time, and raises nothing.
-        """
+        """Store the answer, and the JSON of `chat.state` if that has changed. It returns in bounded time."""
         ...

@@ -6,7 +6,7 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from apps.raw_tools import SCHEMAS, answered, run_all
+from live.raw_tools import SCHEMAS, answered, run_all
 from usechat import AgentEvent, Chat, ToolCall, to_openai_responses
 from usechat.integrations.openai import openai_events
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 
-from apps.raw_tools import SCHEMAS, answered, run_all
+from live.raw_tools import SCHEMAS, answered, run_all
 from usechat import AgentEvent, Chat, ToolCall, to_anthropic
 from usechat.integrations.anthropic import anthropic_events
 
