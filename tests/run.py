@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+from threading import RLock, Thread
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -91,11 +91,14 @@ class Progress:
 
 # What runs, each in a process group of its own, so that a signal can end it with all that it has started.
 _running: Final[list[subprocess.Popen[bytes]]] = []
+# A job holds it while it starts something. The handler of a signal, in the main thread, waits for that; a second signal
+# interrupts the handler.
+_starting: Final = RLock()
 
 
 def start(command: str, log: Path, **environ: str) -> subprocess.Popen[bytes]:
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
+    with log.open("wb") as output, _starting:
         process = subprocess.Popen(
             shlex.split(command),
             cwd=ROOT,
@@ -105,7 +108,7 @@ def start(command: str, log: Path, **environ: str) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             process_group=0,
         )
-    _running.append(process)
+        _running.append(process)
     return process
 
 
@@ -113,10 +116,11 @@ def end_on_signals() -> None:
     """End what runs together with this process, which `make` and a terminal signal alone."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        for process in _running:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-        os._exit(1)
+        with _starting:
+            for process in (each for each in _running if each.returncode is None):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            os._exit(1)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
