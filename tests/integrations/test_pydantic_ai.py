@@ -1,5 +1,8 @@
 """Agents of Pydantic AI with scripted models: what the page sees, and what the model gets."""
 
+import json
+import re
+import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -11,12 +14,15 @@ import pytest
 from pydantic import BaseModel
 
 from support.driving import user
+from support.goldens import mapped
 from support.graph_chats import GraphChat
+from support.loopback import ask, parts, serving
 from usechat import create_app
 from usechat.errors import RequestError
 from usechat.integrations import agent_of
 from usechat.integrations.pydantic_ai import PydanticAIAgent, show_sub_agent
 from usechat.integrations.pydantic_ai.messages import to_messages
+from usechat.protocol.chunks import TextDelta
 from usechat.protocol.messages import UIMessage
 
 pytestmark = pytest.mark.anyio
@@ -429,3 +435,24 @@ async def test_usage_counts_every_model_call_of_the_run() -> None:
 
     told = of(await GraphChat(agent).say("look"), "message-metadata")
     assert [one["messageMetadata"]["usage"]["inputTokens"] for one in told] == [50, 100]
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "pydantic-ai.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_first_program_of_the_guide_asks_and_answers() -> None:
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(compile(BLOCKS[0], "app.py", "exec"), names)  # noqa: S102
+    with serving(names["app"]) as url:
+        [_, said, letter] = parts(ask(f"{url}/api/chat").text)
+    assert (said["text"], letter["type"], letter["state"]) == ("May I send this?", "tool-send", "approval-requested")
+
+
+def test_the_other_programs_of_the_guide_run(tmp_path: Path) -> None:
+    assert len(BLOCKS) == 5
+    for block in BLOCKS[1:]:
+        subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True)
+    log = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text("utf-8").splitlines()]
+    said = [chunk.delta for chunk in mapped("pydantic-ai", log, {}) if isinstance(chunk, TextDelta)]
+    assert "".join(said) == "success (no tool calls)"
