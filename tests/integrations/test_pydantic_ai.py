@@ -228,6 +228,36 @@ async def test_an_ignored_approval_is_not_in_the_history() -> None:
     assert script.parts() == [("user-prompt", "pay"), ("text", "May I?"), ("user-prompt", "Never mind")]
 
 
+async def test_a_tool_of_an_external_toolset_is_the_page_s() -> None:
+    tools: Any = import_module("pydantic_ai.tools")
+    toolset = import_module("pydantic_ai.toolsets").ExternalToolset([tools.ToolDefinition(name="locate")])
+    script = Script(["Where?", call(1, "locate")], ["I see."])
+    chat = GraphChat(ai.Agent(script.model, toolsets=[toolset]))
+    said = await chat.say("Where am I?")
+    assert [one["toolName"] for one in of(said, "tool-input-available")] == ["locate"]
+    assert not of(said, "tool-output-available") + of(said, "tool-output-error") + of(said, "tool-approval-request")
+    last = (await chat.messages())[-1]
+    [answered] = [part for part in last.parts if part["type"] == "tool-locate"]
+    answered |= {"state": "output-available", "output": {"city": "Oslo"}}
+    assert texts(await chat.post(last)) == "I see."
+    assert script.parts()[-1] == ("tool-return", {"city": "Oslo"}, "call_1", "success")
+
+
+async def test_what_a_capability_approves_is_not_asked() -> None:
+    async def approve(_: Any, requests: Any) -> Any:
+        return ai.DeferredToolResults(approvals={one.tool_call_id: True for one in requests.approvals})
+
+    handle: Any = import_module("pydantic_ai.capabilities").HandleDeferredToolCalls
+    agent = ai.Agent(Script([call(1, "pay")], ["Done."]).model, capabilities=[handle(approve)])
+
+    @agent.tool_plain(requires_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    said = await GraphChat(agent).say("pay")
+    assert (of(said, "tool-approval-request"), texts(said)) == ([], "Done.")
+
+
 async def test_an_agent_with_output_validators_is_served() -> None:
     agent = ai.Agent(Script(["Hello."]).model)
 
