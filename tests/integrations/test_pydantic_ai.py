@@ -165,6 +165,14 @@ async def test_a_structured_output_is_data_and_comes_back_as_the_call_that_it_wa
     ]
 
 
+async def test_an_output_tool_with_a_name_of_its_own_is_not_shown_either() -> None:
+    script = Script(["Here it is.", call(1, "forecast", '{"city":"Paris","celsius":21}')])
+    output_type = [str, ai.ToolOutput(Forecast, name="forecast")]
+    said = await GraphChat(ai.Agent(script.model, output_type=output_type)).say("forecast")
+    assert [one["id"] for one in of(said, "data-output")] == ["forecast:call_1"]
+    assert not [chunk for chunk in said if chunk["type"].startswith("tool-")]
+
+
 async def test_a_text_of_an_output_function_is_text() -> None:
     def shout(text: str) -> str:
         return text.upper()

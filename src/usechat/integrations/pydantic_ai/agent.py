@@ -2,11 +2,11 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Sequence
 from contextvars import ContextVar
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from usechat.errors import RequestError
 from usechat.integrations.event_queue import EventQueue
@@ -50,7 +50,7 @@ class PydanticAIAgent:
         self._model_settings = model_settings
 
     def translator(self, chat: Chat) -> PydanticAITranslator:
-        return PydanticAITranslator()
+        return PydanticAITranslator(output_tools=list(_output_tools(self._agent.output_type)))
 
     async def admit(self, pending: PendingTurn) -> None:
         """Check the answers to approvals.
@@ -144,6 +144,15 @@ async def show_sub_agent(context: Any, events: AsyncIterable[Any]) -> None:
         raise
     if turn is not None and is_last:
         turn.push(SubAgentEvent(run_id=run_id, name=name, status="done"))
+
+
+def _output_tools(output_type: Any) -> Iterator[str]:
+    """The names of output tools that a `ToolOutput` gives."""
+    for one in cast("Sequence[Any]", output_type) if isinstance(output_type, list | tuple) else (output_type,):
+        if isinstance(one, list | tuple):
+            yield from _output_tools(one)
+        elif type(one).__name__ == "ToolOutput" and one.name:
+            yield one.name
 
 
 def _answers(framework: Any, approvals: Sequence[Approval]) -> Any:

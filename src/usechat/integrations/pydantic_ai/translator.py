@@ -4,7 +4,7 @@ Events are the framework's objects, or their JSON in a recorded log. Each part o
 and an end, and its index begins at 0 again with each response. The tools then tell of each call and its result.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
 
 import msgspec
@@ -31,6 +31,8 @@ _NOT_SHOWN: Final = frozenset(
         "capability",
         "capability_load_delta",
         "enqueued_messages",
+        # It comes with the first text, even if calls follow.
+        "final_result",
         "model_settings_delta",
         "tool_availability_delta",
     )
@@ -64,13 +66,10 @@ class UsageEvent(Struct, frozen=True, kw_only=True):
 
 
 class PydanticAITranslator:
-    """Reads the events of one run."""
+    """Reads the events of one run. `output_tools` are the names that the agent has given to its output tools."""
 
-    def __init__(self) -> None:
-        # A call whose first event may be followed by the news that it is the answer of the run.
-        self._held: e.ToolInputStart | None = None
-        self._held_input = ""
-        self._output_tools: set[str] = set()
+    def __init__(self, output_tools: Collection[str] = ()) -> None:
+        self._output_tools = frozenset(output_tools)
         # The name and the id of the call that is the answer of the run.
         self._output_call = ""
         self._is_merged = False
@@ -84,13 +83,10 @@ class PydanticAITranslator:
             if kind in _NOT_SHOWN or str(kind).startswith("realtime_"):
                 return ()
             raise MappingError(f"Pydantic AI has no event of the kind {kind!r:.60}.")
-        if self._held is not None and kind != "final_result":
-            return (*self._release(), *read(self, event))
         return read(self, event)
 
     def end(self) -> Iterator[e.AgentEvent]:
         """Ask the user about the calls with which the run has ended; those of the page stay open."""
-        yield from self._release()
         reasons: Mapping[str, Any] = field_of(self._requests, "metadata") or {}
         for call in field_of(self._requests, "approvals") or ():
             call_id = field_of(call, "tool_call_id")
@@ -126,12 +122,9 @@ class PydanticAITranslator:
             case "thinking":
                 content = field_of(part, "content")
                 return (*step, e.Reasoning(content)) if content else step
-            case "tool-call":
-                self._hold(part)
-                return step
-            case "builtin-tool-call":
+            case "tool-call" | "builtin-tool-call" as kind if not self._is_output(part):
                 call_id, name, text = _call(part)
-                start = e.ToolInputStart(call_id, name, provider_executed=True)
+                start = e.ToolInputStart(call_id, name, provider_executed=kind == "builtin-tool-call")
                 return (*step, start, e.ToolInputDelta(call_id, text)) if text else (*step, start)
             case "builtin-tool-return":
                 return (*step, *_result(part, provider_executed=True))
@@ -150,10 +143,8 @@ class PydanticAITranslator:
             case "thinking":
                 metadata = _metadata(part)
                 return (e.EndPart(),) if metadata is None else (e.Reasoning("", metadata=metadata),)
-            case "tool-call":
-                return () if field_of(part, "tool_name") in self._output_tools else (_tool_call(part),)
-            case "builtin-tool-call":
-                return (_tool_call(part, provider_executed=True),)
+            case "tool-call" | "builtin-tool-call" as kind if not self._is_output(part):
+                return (_tool_call(part, provider_executed=kind == "builtin-tool-call"),)
             case _:
                 return ()
 
@@ -166,31 +157,14 @@ class PydanticAITranslator:
         self._is_merged = False
         return (*_sources(part, "citations"), e.EndPart() if metadata is None else e.Text("", metadata=metadata))
 
-    def _hold(self, part: Any) -> None:
-        call_id, name, self._held_input = _call(part)
-        if name.startswith(OUTPUT_TOOL):
-            self._output_tools.add(name)
-        if name not in self._output_tools:
-            self._held = e.ToolInputStart(call_id, name)
-
-    def _release(self) -> _Said:
-        held, self._held = self._held, None
-        if held is None:
-            return ()
-        return (held, e.ToolInputDelta(held.id, self._held_input)) if self._held_input else (held,)
-
-    def _final_result(self, event: Any) -> _Said:
-        """Note which tool is the answer of the run. The event without a tool says nothing: calls may still follow."""
-        if self._held is not None and field_of(event, "tool_call_id") == self._held.id:
-            self._output_tools.add(self._held.name)
-            self._held = None
-        return self._release()
+    def _is_output(self, part: Any) -> bool:
+        """Whether it is a call of an output tool, which is the answer of the run and not shown."""
+        name = field_of(part, "tool_name")
+        return name.startswith(OUTPUT_TOOL) or name in self._output_tools
 
     def _tool_called(self, event: Any) -> _Said:
         part = field_of(event, "part")
-        if field_of(event, "event_kind") == "output_tool_call":
-            self._output_tools.add(field_of(part, "tool_name"))
-        return () if field_of(part, "tool_name") in self._output_tools else (_tool_call(part),)
+        return () if self._is_output(part) else (_tool_call(part),)
 
     def _tool_ended(self, event: Any) -> _Said:
         part = field_of(event, "part")
@@ -200,11 +174,11 @@ class PydanticAITranslator:
         return (*_result(part), *(chunk for chunk in map(_chunk, said) if chunk is not None))
 
     def _output_ended(self, event: Any) -> _Said:
-        """Note the call that is the answer; one that was refused is tried again, and not shown."""
+        """Note the call that is the answer. In a log it may be shown, since its name is not known, and then it ends."""
         part = field_of(event, "part")
         if field_of(part, "outcome") == "success":
             self._output_call = f"{field_of(part, 'tool_name')}:{field_of(part, 'tool_call_id')}"
-        return ()
+        return _result(part)
 
     def _deferred(self, event: Any) -> _Said:
         self._requests = field_of(event, "requests")
@@ -252,7 +226,6 @@ class PydanticAITranslator:
         "part_delta": _part_delta,
         "part_start": _part_start,
         "part_end": _part_end,
-        "final_result": _final_result,
         "function_tool_call": _tool_called,
         "function_tool_result": _tool_ended,
         "output_tool_call": _tool_called,
