@@ -31,6 +31,7 @@ class Framework(Struct, frozen=True):
 
 
 _RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+_OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "openai-chat": Framework(
         "openai_chat",
@@ -41,6 +42,17 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
+    "openai-agents": Framework("openai_agents_responses", "openai-agents", "openai-agents", cannot=_OPENAI_AGENTS),
+    "openai-agents-chat": Framework(
+        "openai_agents_chat",
+        "openai-agents",
+        "openai-agents",
+        cannot={
+            **_OPENAI_AGENTS,
+            "signatures": "Chat Completions takes no reasoning.",
+            "length": "The SDK drops the finish reason of Chat Completions.",
+        },
+    ),
 }
 
 
