@@ -108,12 +108,19 @@ class OpenAIAgent:
             result = sdk.Runner.run_streamed(self._agent, state, **options)
         else:
             result = sdk.Runner.run_streamed(self._speaker(chat), items, context=context, **options)
+        kind = ""
         async with aclosing(result.stream_events()) as events:
             try:
                 async for event in events:
+                    kind = getattr(getattr(event, "data", None), "type", "")
                     self._look(event, chat, queue, failed)
                     queue.push(event)
                     await queue.drain()
+            except sdk.ModelBehaviorError:
+                # The SDK fails a run whose answer was cut off, which is no error for the reader.
+                if kind != "response.incomplete":
+                    raise
+                return
             except BaseException:
                 # Else the run would go on, and closing its events would wait for it.
                 result.cancel()
@@ -196,7 +203,20 @@ async def _history(chat: Chat) -> list[Any]:
     """The messages as the input of a run. A run that waits began before the message that it continues."""
     messages = await chat.history()
     shown = messages[:-1] if chat.approvals else messages
-    return to_openai_responses(to_model_messages([_with_output(message) for message in shown]))
+    return [_as_made(item) for item in to_openai_responses(to_model_messages([_with_output(one) for one in shown]))]
+
+
+def _as_made(item: dict[str, Any]) -> dict[str, Any]:
+    """An answer in the form in which the SDK's own models make it.
+
+    Only in this form does the Chat Completions model put an answer and its calls into one message (0.17 to 0.24). The
+    Responses model sends neither this id nor `provider_data`.
+    """
+    if item.get("role") != "assistant":
+        return item
+    content = [{"type": "output_text", "text": item["content"], "annotations": []}]
+    made = {"type": "message", "role": "assistant", "status": "completed", "content": content}
+    return {**made, "id": "__fake_id__", "provider_data": {"from": "usechat"}}
 
 
 def _with_output(message: UIMessage) -> UIMessage:
@@ -233,14 +253,24 @@ def _edited(value: Any, call_id: str, arguments: str) -> Any:
         return [_edited(one, call_id, arguments) for one in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
-    entries = cast("dict[str, Any]", value)
-    changed = {"arguments": arguments} if "arguments" in entries and _is_same(entries, call_id) else {}
-    return {key: _edited(one, call_id, arguments) for key, one in {**entries, **changed}.items()}
+    entries = dict(cast("dict[str, Any]", value))
+    if "arguments" in entries and _is_same(entries, call_id):
+        entries["arguments"] = arguments
+    # 0.24 keeps a fingerprint of each call by its id, and makes another if there is none.
+    made = {key: one for key, one in entries.items() if not (_has_fingerprint(one) and _is_id(key, call_id))}
+    return {key: _edited(one, call_id, arguments) for key, one in made.items()}
+
+
+def _has_fingerprint(value: Any) -> bool:
+    return isinstance(value, dict) and "fingerprint" in value
 
 
 def _is_same(raw: Any, call_id: str) -> bool:
-    """Whether the page has this call under this id, which begins with the sub-agent if it has asked."""
-    own = field_of(raw, "call_id") or field_of(raw, "id")
+    return _is_id(field_of(raw, "call_id") or field_of(raw, "id"), call_id)
+
+
+def _is_id(own: Any, call_id: str) -> bool:
+    """Whether the page has a call under this id, which begins with the sub-agent if that has asked."""
     return own is not None and (call_id == own or call_id.endswith(f":{own}"))
 
 
