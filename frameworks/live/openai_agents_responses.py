@@ -2,9 +2,9 @@
 
 import os
 
-from agents import ModelSettings, OpenAIResponsesModel
 from openai import AsyncOpenAI
 
+from agents import ModelSettings, OpenAIResponsesModel
 from live.openai_agents_tools import make_agent
 
 __all__ = ["agent"]

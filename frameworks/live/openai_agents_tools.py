@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents import Agent, Model, ModelSettings, function_tool, set_tracing_disabled
-
 from effects import boom, get_weather, pay, wait
 from usechat.integrations.openai_agents import show_subagent
 
@@ -35,9 +34,7 @@ def make_agent(model: Model, settings: ModelSettings) -> Agent[None]:
             function_tool(boom),
             function_tool(pay, needs_approval=True),
             function_tool(wait),
-            helper.as_tool(
-                "helper", "Helps.", parameters=Question, input_builder=asked, on_stream=show_subagent
-            ),
+            helper.as_tool("helper", "Helps.", parameters=Question, input_builder=asked, on_stream=show_subagent),
         ],
         handoffs=[expert],
     )

@@ -52,7 +52,9 @@ class OpenAIAgent:
         names = {f"{one.__module__}.{one.__name__}" for one in type(thing).__mro__}
         return cls(thing) if "agents.agent.Agent" in names else None
 
-    def __init__(self, agent: Any, *, context: Any = None, run_config: Any = None, max_turns: int | None = None) -> None:
+    def __init__(
+        self, agent: Any, *, context: Any = None, run_config: Any = None, max_turns: int | None = None
+    ) -> None:
         """Prepare the runs.
 
         Raises:
@@ -96,41 +98,39 @@ class OpenAIAgent:
     async def _drive(self, chat: Chat, queue: EventQueue[Any]) -> None:
         _shown.set(queue)
         sdk = import_module("agents")
-        context = self._context(chat) if callable(self._context) else self._context
-        if inspect.isawaitable(context):
-            context = await context
         items, failed = await _history(chat), set[str]()
-        options: dict[str, Any] = {"run_config": self._watched(sdk, failed)}
-        if self._max_turns is not None:
-            options["max_turns"] = self._max_turns
-        if chat.approvals:
-            state = await self._resumed(sdk, chat, items, context)
-            result = sdk.Runner.run_streamed(self._agent, state, **options)
-        else:
-            result = sdk.Runner.run_streamed(self._speaker(chat), items, context=context, **options)
+        result = await self._start(sdk, chat, items, failed)
         kind = ""
-        async with aclosing(result.stream_events()) as events:
-            try:
+        try:
+            async with aclosing(result.stream_events()) as events:
                 async for event in events:
                     kind = getattr(getattr(event, "data", None), "type", "")
                     self._look(event, chat, queue, failed)
                     queue.push(event)
-                    await queue.drain()
-            except sdk.ModelBehaviorError:
-                # The SDK fails a run whose answer was cut off, which is no error for the reader.
-                if kind != "response.incomplete":
-                    raise
-                return
-            except BaseException:
-                # Else the run would go on, and closing its events would wait for it.
-                result.cancel()
+                    await _drain(queue, result)
+        except sdk.ModelBehaviorError:
+            # The SDK fails a run whose answer was cut off, which is no error for the reader.
+            if kind != "response.incomplete":
                 raise
+            return
         if result.interruptions:
             self._keep(chat, result.current_agent.name, _saved(result, items))
             for item in result.interruptions:
                 queue.push({"type": "run_item_stream_event", "name": "tool_approval_requested", "item": item})
         elif _is_structured(result.current_agent):
             queue.push({"type": "final_output", "output": result.final_output})
+
+    async def _start(self, sdk: Any, chat: Chat, items: list[Any], failed: set[str]) -> Any:
+        context = self._context(chat) if callable(self._context) else self._context
+        if inspect.isawaitable(context):
+            context = await context
+        options: dict[str, Any] = {"run_config": self._watched(sdk, failed)}
+        if self._max_turns is not None:
+            options["max_turns"] = self._max_turns
+        if chat.approvals:
+            state = await self._resumed(sdk, chat, items, context)
+            return sdk.Runner.run_streamed(self._agent, state, **options)
+        return sdk.Runner.run_streamed(self._speaker(chat), items, context=context, **options)
 
     def _look(self, event: Any, chat: Chat, queue: EventQueue[Any], failed: set[str]) -> None:
         if event.type == "agent_updated_stream_event":
@@ -144,14 +144,13 @@ class OpenAIAgent:
 
     def _speaker(self, chat: Chat) -> Any:
         """The agent that has the conversation."""
-        name = (chat.state or {}).get("agent")
-        return _reachable(self._agent).get(name, self._agent)
+        return _reachable(self._agent).get(_kept(chat).get("agent", ""), self._agent)
 
     def _keep(self, chat: Chat, agent: str, run: dict[str, Any] | None = None) -> None:
         kept: dict[str, Any] = {} if agent == self._agent.name else {"agent": agent}
         if run is not None:
             kept["run"] = run
-        if kept != (chat.state or {}):
+        if kept != _kept(chat):
             chat.state = kept
 
     def _watched(self, sdk: Any, failed: set[str]) -> Any:
@@ -174,10 +173,10 @@ class OpenAIAgent:
         Raises:
             AgentError: no run waits for them.
         """
-        saved = (chat.state or {}).get("run")
-        if saved is None:
+        kept = _kept(chat).get("run")
+        if kept is None:
             raise AgentError(_RUN_IS_GONE)
-        saved = {"original_input": items, **saved}
+        saved: dict[str, Any] = {"original_input": items, **kept}
         for approval in chat.approvals:
             match approval.extra:
                 case {"input": given}:
@@ -199,6 +198,20 @@ class OpenAIAgent:
         return state
 
 
+async def _drain(queue: EventQueue[Any], result: Any) -> None:
+    try:
+        await queue.drain()
+    except asyncio.CancelledError:
+        # Closing its events would wait for the run. Where the events are waited for, the SDK cancels the run, and doing
+        # it twice would keep 0.17 from closing the provider's connection.
+        result.cancel()
+        raise
+
+
+def _kept(chat: Chat) -> dict[str, Any]:
+    return chat.state or {}
+
+
 async def _history(chat: Chat) -> list[Any]:
     """The messages as the input of a run. A run that waits began before the message that it continues."""
     messages = await chat.history()
@@ -214,8 +227,8 @@ def _as_made(item: dict[str, Any]) -> dict[str, Any]:
     """
     if item.get("role") != "assistant":
         return item
-    content = [{"type": "output_text", "text": item["content"], "annotations": []}]
-    made = {"type": "message", "role": "assistant", "status": "completed", "content": content}
+    text: dict[str, Any] = {"type": "output_text", "text": item["content"], "annotations": []}
+    made = {"type": "message", "role": "assistant", "status": "completed", "content": [text]}
     return {**made, "id": "__fake_id__", "provider_data": {"from": "usechat"}}
 
 
@@ -230,10 +243,14 @@ def _with_output(message: UIMessage) -> UIMessage:
 
 def _saved(result: Any, items: list[Any]) -> dict[str, Any]:
     """A run that waits, as JSON, without what the next turn has anyway: its context, and the messages of the chat."""
-    state = result.to_state().to_json(context_serializer=lambda _: {})
+    state = result.to_state().to_json(context_serializer=_no_context)
     if result.input == items:
         del state["original_input"]
     return msgspec.json.decode(msgspec.json.encode(_without_context(state), enc_hook=str))
+
+
+def _no_context(_: Any) -> dict[str, Any]:
+    return {}
 
 
 def _without_context(value: Any) -> Any:

@@ -91,7 +91,10 @@ class OpenAIAgentsTranslator:
         # Tools that OpenAI runs have no such id, and the responses have told all of them.
         if (call_id := field_of(raw, "call_id")) is None:
             return
-        yield _call(raw, call_id)
+        call = _call(raw, call_id)
+        # 0.17 calls a handoff a tool, too.
+        if not self._is_handoff(call.name):
+            yield call
         if name := _agent_as_tool(item):
             self._working[call_id] = name
             yield e.SubAgent(call_id, name, call_id=call_id)
@@ -146,8 +149,8 @@ def _call(raw: Any, call_id: str) -> e.ToolCall | e.ToolInputError:
     name = field_of(raw, "name") or field_of(raw, "type").removesuffix("_call")
     arguments = field_of(raw, "arguments")
     if arguments is None:
-        given = next((field_of(raw, key) for key in ("input", "action", "operation") if field_of(raw, key)), {})
-        return e.ToolCall(call_id, name, given)
+        given = field_of(raw, "input") or field_of(raw, "action") or field_of(raw, "operation")
+        return e.ToolCall(call_id, name, {} if given is None else given)
     try:
         return e.ToolCall(call_id, name, msgspec.json.decode(arguments or "{}"))
     except msgspec.DecodeError:
