@@ -18,6 +18,7 @@ from msgspec import structs
 
 from usechat.errors import AgentError
 from usechat.events import Translator
+from usechat.extras import missing
 from usechat.integrations.event_queue import EventQueue
 from usechat.integrations.openai_agents.translator import OpenAIAgentsTranslator
 from usechat.models import to_openai_responses
@@ -58,7 +59,7 @@ class OpenAIAgent:
         """Prepare the runs.
 
         Raises:
-            ImportError: the SDK is older than 0.17.
+            ImportError: the SDK is not installed, or older than 0.17.
         """
         _refuse_old_version()
         self._agent = agent
@@ -324,9 +325,12 @@ def _is_structured(agent: Any) -> bool:
 
 
 def _refuse_old_version() -> None:
-    version = metadata.version("openai-agents")
+    try:
+        version = metadata.version("openai-agents")
+    except metadata.PackageNotFoundError as error:
+        raise ImportError(missing("OpenAIAgent", error, "openai-agents")) from error
     if tuple(int(number) for number in version.split(".")[:2]) < _FLOOR:
         raise ImportError(
-            f"usechat needs openai-agents 0.17 or newer, and {version} is installed. "
+            f"OpenAIAgent needs openai-agents 0.17 or newer, and {version} is installed. "
             "Upgrade it with: pip install -U 'usechat[openai-agents]'"
         )

@@ -19,6 +19,7 @@ __all__ = ["OpenAIAgentsTranslator", "log_translator"]
 _FAILED: Final = "The tool failed."
 # What the SDK tells the model of a tool that failed. An item has no other sign of it, and 0.17 adds the exception.
 _FAILURES: Final = ("An error occurred while running the tool.", "An error occurred while parsing tool arguments.")
+_PAUSED: Final = "Goes on when the approvals are answered."
 _HANDOFF: Final = "transfer_to_"
 
 
@@ -39,6 +40,8 @@ class OpenAIAgentsTranslator:
         # The names of the agents that work as tools, and what reads those that stream, by the ids of their calls.
         self._working: dict[str, str] = {}
         self._streaming: dict[str, OpenAIAgentsTranslator] = {}
+        # Whether an agent that works as a tool waits for the user, and its call with it.
+        self._is_paused = False
 
     def translate(self, event: Any) -> Iterable[e.AgentEvent]:
         match field_of(event, "type"):
@@ -58,7 +61,9 @@ class OpenAIAgentsTranslator:
                 return () if call is None else self._inside(event, field_of(call, "call_id"))
 
     def end(self) -> Iterable[e.AgentEvent]:
-        return self._responses.end()
+        yield from self._responses.end()
+        if self._is_paused:
+            yield e.Pause(_PAUSED)
 
     def _raw(self, data: Any) -> Iterator[e.AgentEvent]:
         for said in self._responses.translate(data):
@@ -119,6 +124,7 @@ class OpenAIAgentsTranslator:
             yield call
             yield asked
         else:
+            self._is_paused = True
             yield e.SubAgent(owner, name, call, call_id=owner)
             yield e.SubAgent(owner, name, asked, status="waiting", call_id=owner)
 
@@ -158,11 +164,12 @@ def _call(raw: Any, call_id: str) -> e.ToolCall | e.ToolInputError:
 
 
 def log_translator(options: Mapping[str, Any]) -> OpenAIAgentsTranslator:
-    """The translator of a recorded log.
+    """The translator of a recorded log, with the `handoffs` and the `structured` agents as options.
 
     Raises:
-        ValueError: there is no such option.
+        ValueError: there is no such option, or it is no list of names.
     """
-    if options:
-        raise ValueError("The OpenAI Agents SDK has no options.")
-    return OpenAIAgentsTranslator()
+    for name, value in options.items():
+        if name not in ("handoffs", "structured") or not isinstance(value, list):
+            raise ValueError("The options are handoffs, a list of tools, and structured, a list of agents.")
+    return OpenAIAgentsTranslator(**options)
