@@ -23,7 +23,8 @@ def asked(options: Any) -> str:
 
 
 def make_agent(model: Model, settings: ModelSettings) -> Agent[None]:
-    helper = Agent[None](name="helper", model=model, model_settings=settings)
+    payment = function_tool(pay, needs_approval=True)
+    helper = Agent[None](name="helper", model=model, model_settings=settings, tools=[payment])
     expert = Agent[None](name="expert", model=model, model_settings=settings, instructions="You are the expert.")
     return Agent[None](
         name="main",
@@ -32,7 +33,7 @@ def make_agent(model: Model, settings: ModelSettings) -> Agent[None]:
         tools=[
             function_tool(get_weather),
             function_tool(boom),
-            function_tool(pay, needs_approval=True),
+            payment,
             function_tool(wait),
             helper.as_tool("helper", "Helps.", parameters=Question, input_builder=asked, on_stream=show_subagent),
         ],
