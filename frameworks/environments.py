@@ -31,6 +31,11 @@ class Framework(Struct, frozen=True):
 
 
 _RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+_AGNO: Final = {
+    "arguments": "Agno has a call only when its arguments are complete.",
+    "length": "Agno drops the provider's finish reason.",
+    "signatures": "Chat Completions takes no reasoning.",
+}
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "openai-chat": Framework(
         "openai_chat",
@@ -41,6 +46,7 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
+    "agno": Framework("agno_agent", "agno", "agno", cannot=_AGNO),
 }
 
 

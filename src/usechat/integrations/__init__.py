@@ -79,6 +79,11 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "agno": Row(
+        "usechat.integrations.agno.agent:AgnoAgent",
+        "usechat.integrations.agno.translator:log_translator",
+        packages=("agno",),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
