@@ -143,14 +143,14 @@ class AgnoAgent:
         if not _set_state(chat, chat.state):
             return False
         runs = await self._runs(chat)
-        ids = [run.run_id for run in runs]
         last = field(chat.state, "run_id")
+        ids = [run.run_id for run in runs]
         if last is not None and last not in ids:
             return False
-        after = ids[ids.index(last) + 1 :] if last is not None else ids
-        # Members have runs of their own.
-        after = [run.run_id for run in runs if run.run_id in after and field(run, "parent_run_id") != last]
-        if after:
+        kept = set(ids[: ids.index(last) + 1] if last is not None else ())
+        # The runs of members come before or after the team's.
+        kept.update(run.run_id for run in runs if run.parent_run_id in kept)
+        if after := [run_id for run_id in ids if run_id not in kept]:
             deleted = agent.db.delete_runs(after)
             if isawaitable(deleted):
                 await deleted
@@ -262,22 +262,22 @@ def _of_round(said: Round, ids: Ids) -> list[dict[str, Any]]:
     if said.role != "assistant":
         return [{"role": said.role, "content": content, **_media(said.parts)}] if content or said.parts else []
     thoughts = [part for part in said.parts if part["type"] == "reasoning"]
-    signed = [field(field(part.get("providerOptions"), METADATA), "signature") for part in thoughts]
+    signed = [str(field(field(part.get("providerOptions"), METADATA), "signature") or "") for part in thoughts]
     answer: dict[str, Any] = {"role": "assistant", "content": content or None}
     if any(signed):
         answer["reasoning_content"] = "".join(part["text"] for part in thoughts)
         answer["provider_data"] = {"signature": next(filter(None, signed))}
     if not said.calls:
         return [answer] if content else []
+    calls: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
-    answer["tool_calls"] = []
     for call in said.calls:
         call_id, arguments = ids.take(call.id), msgspec.json.encode(call.input).decode()
         function = {"name": call.name, "arguments": arguments}
-        answer["tool_calls"].append({"id": call_id, "type": "function", "function": function})
+        calls.append({"id": call_id, "type": "function", "function": function})
         result = {"role": "tool", "content": call.result, "tool_call_id": call_id, "tool_name": call.name}
         results.append({**result, "tool_args": call.input, "tool_call_error": call.failed})
-    return [answer, *results]
+    return [{**answer, "tool_calls": calls}, *results]
 
 
 def _media(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

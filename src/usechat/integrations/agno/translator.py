@@ -33,9 +33,10 @@ _STATUS: Final[dict[str, Literal["running", "done", "failed", "waiting"]]] = {
     "RunPaused": "waiting",
 }
 # What every event has, beside the fields of a custom one.
-_COMMON: Final = frozenset(
-    "created_at event agent_id agent_name team_id team_name run_id parent_run_id session_id workflow_id workflow_run_id "
-    "step_id step_name step_index nested_depth tools content tool_call_id member_responses".split()
+_COMMON: Final = (
+    *("created_at", "event", "run_id", "parent_run_id", "session_id", "agent_id", "agent_name", "team_id", "team_name"),
+    *("workflow_id", "workflow_run_id", "step_id", "step_name", "step_index", "nested_depth", "tools", "content"),
+    "tool_call_id",
 )
 
 
@@ -86,9 +87,7 @@ class AgnoTranslator:
                 yield e.Text(content)
         elif content is not None:
             yield e.StructuredOutput(_json(content))
-        for url in field(field(event, "citations"), "urls") or ():
-            if field(url, "url"):
-                yield e.Source(field(url, "url"), field(url, "title") or "")
+        yield from _sources(event)
         yield from _files((field(event, "image"),), "image/png")
 
     def _thought(self, event: _Event) -> _Said:
@@ -157,8 +156,10 @@ class AgnoTranslator:
         data = {name: _json(value) for name, value in fields.items() if name not in _COMMON}
         return (e.Data("custom-event", data, call_id=field(event, "tool_call_id") or ""),)
 
-    def _completed(self, _: _Event) -> _Said:
-        return (e.Finish(),)
+    def _completed(self, event: _Event) -> _Said:
+        # A team has them only here.
+        yield from _sources(event)
+        yield e.Finish()
 
     def _failed(self, _: _Event) -> _Said:
         return (c.Error(_FAILED),)
@@ -253,6 +254,12 @@ def _json(value: Any) -> Any:
             if dump is not None:
                 return dump(mode="json")
             return _json(to_dict()) if to_dict is not None else None
+
+
+def _sources(event: _Event) -> _Said:
+    for cited in field(field(event, "citations"), "urls") or ():
+        if url := field(cited, "url"):
+            yield e.Source(url, field(cited, "title") or "")
 
 
 def _files(media: Iterable[Any], default: str) -> _Said:
