@@ -47,6 +47,9 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
     "agno": Framework("agno_agent", "agno", "agno", cannot=_AGNO),
+    "agno-claude": Framework(
+        "agno_claude", "agno", "agno", cannot={row: why for row, why in _AGNO.items() if row != "signatures"}
+    ),
     "agno-db": Framework("agno_db", "agno", "agno", cannot=_AGNO),
     "agno-team": Framework("agno_team", "agno", "agno", cannot=_AGNO),
 }

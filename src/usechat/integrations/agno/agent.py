@@ -20,11 +20,13 @@ from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 import msgspec
+from msgspec import structs
 
 from usechat.errors import AgentError
 from usechat.integrations.agno.translator import METADATA, AgnoTranslator, answer_id, field, kind_of
 from usechat.models.files import File, blocks, text_block
 from usechat.models.rounds import EMPTY, Ids, Round, rounds
+from usechat.protocol.messages import UIMessage
 from usechat.protocol.model_messages import to_model_messages
 from usechat.turns.chat import Approval, Chat, ToolAnswer
 
@@ -101,7 +103,8 @@ class AgnoAgent:
         if await self._has_session(chat):
             agent.add_history_to_context = True
         else:
-            self._add_history(agent, before)
+            agent.add_history_to_context = False
+            agent.additional_input = [*(agent.additional_input or ()), *before]
         run_id = str(uuid4())
         _set_state(chat, {"run_id": run_id})
         media = {name: getattr(asked, name) or None for name in ("images", "audio", "videos", "files")}
@@ -120,19 +123,17 @@ class AgnoAgent:
         run = await self._paused(chat)
         _answer(run.requirements or (), chat.approvals, chat.tool_results)
         if not await self._has_session(chat):
+            agent.add_history_to_context = False
             messages = await chat.history()
             asked = max((index for index, message in enumerate(messages) if message.role == "user"), default=0)
-            self._add_history(agent, history := _messages(messages[:asked]))
-            begin = sum(message.role == agent.system_message_role for message in run.messages[:1])
-            run.messages[begin:begin] = history
+            said: list[_Message] = run.messages or []
+            begin = sum(message.role == agent.system_message_role for message in said[:1])
+            begin += len(agent.additional_input or ())
+            run.messages = [*said[:begin], *_messages(messages[:asked]), *said[begin:]]
         _set_state(chat, {"run_id": run.run_id})
         return agent.acontinue_run(
             run, requirements=run.requirements, stream=True, stream_events=True, yield_run_output=True
         )
-
-    def _add_history(self, agent: Any, history: Sequence[_Message]) -> None:
-        agent.additional_input = [*(agent.additional_input or ()), *history]
-        agent.add_history_to_context = False
 
     async def _has_session(self, chat: Chat) -> bool:
         """Whether the session of the agent has the chat up to here, and nothing else; the model reads it then."""
@@ -238,7 +239,7 @@ def _decide(requirement: Any, tool: Any, approval: Approval) -> None:
         # A call that waits for input cannot be refused in Agno 3.1, and one that waits for a confirmation can.
         tool.requires_user_input, tool.requires_confirmation = None, True
         requirement.user_input_schema = requirement.user_feedback_schema = None
-        requirement.reject(approval.reason or _REFUSED)
+        requirement.reject(f"{_REFUSED} Their reason: {approval.reason}" if approval.reason else _REFUSED)
         return
     if requirement.needs_confirmation:
         requirement.confirm()
@@ -250,11 +251,19 @@ def _decide(requirement: Any, tool: Any, approval: Approval) -> None:
         tool.tool_args = given
 
 
-def _messages(messages: Sequence[Any]) -> list[_Message]:
+def _messages(messages: Sequence[UIMessage]) -> list[_Message]:
     """The messages of the chat as those of Agno, which keeps none of them in the run that they are added to."""
     make, ids = import_module("agno.models.message").Message, Ids(strict=False)
-    said = [message for each in rounds(to_model_messages(messages)) for message in _of_round(each, ids)]
+    own = to_model_messages([_without_members(message) for message in messages])
+    said = [message for each in rounds(own) for message in _of_round(each, ids)]
     return [make(from_history=True, **message) for message in said]
+
+
+def _without_members(message: UIMessage) -> UIMessage:
+    """The message without the calls of members, which it has if the user was asked about them."""
+    inside = tuple(f"{part.get('id')}:" for part in message.parts if part["type"] == "data-subagent")
+    parts = [part for part in message.parts if not str(part.get("toolCallId", "")).startswith(inside)]
+    return structs.replace(message, parts=parts) if inside else message
 
 
 def _of_round(said: Round, ids: Ids) -> list[dict[str, Any]]:

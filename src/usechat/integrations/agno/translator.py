@@ -32,6 +32,7 @@ _STATUS: Final[dict[str, Literal["running", "done", "failed", "waiting"]]] = {
     "RunCancelled": "failed",
     "RunPaused": "waiting",
 }
+_CACHE_APART: Final = ("Anthropic", "AwsBedrock", "AzureFoundry", "VertexAI")
 # What every event has, beside the fields of a custom one.
 _COMMON: Final = (
     *("created_at", "event", "run_id", "parent_run_id", "session_id", "agent_id", "agent_name", "team_id", "team_name"),
@@ -59,6 +60,9 @@ class AgnoTranslator:
             return
         name = field(event, "agent_name") or field(event, "team_name") or "agent"
         above = "" if parent == self._run else parent
+        if kind == "RunContinued":
+            inside = [call_id.removeprefix(f"{run_id}:") for call_id in self._denied]
+            yield from (e.SubAgent(run_id, name, e.ToolDenied(call_id), parent=above) for call_id in inside)
         # How a sub-agent's run ends says nothing of the message, and the team repeats what a member waits for.
         for said in () if kind in _STATUS else self._read(kind, event):
             yield e.SubAgent(run_id, name, said, parent=above)
@@ -86,7 +90,7 @@ class AgnoTranslator:
             if content:
                 yield e.Text(content)
         elif content is not None:
-            yield e.StructuredOutput(_json(content))
+            yield e.Data("output", _json(content))
         yield from _sources(event)
         yield from _files((field(event, "image"),), "image/png")
 
@@ -94,8 +98,10 @@ class AgnoTranslator:
         return (e.Reasoning(field(event, "reasoning_content") or ""),)
 
     def _thought_step(self, event: _Event) -> _Said:
-        # Each repeats those before it.
-        return (e.Reasoning(field(event, "reasoning_content") or "", key="steps", whole=True),)
+        # Its `reasoning_content` repeats the steps before it.
+        step = field(event, "content")
+        lines = [field(step, name) for name in ("title", "reasoning", "action", "result")]
+        return (e.Reasoning("".join(f"{line}\n" for line in lines if line) + "\n"),)
 
     def _call(self, event: _Event) -> _Said:
         return (_tool_call(field(event, "tool")),)
@@ -115,15 +121,19 @@ class AgnoTranslator:
         return (e.ToolError(field(tool, "tool_call_id"), str(field(event, "error") or _FAILED)),)
 
     def _used(self, event: _Event) -> _Said:
-        if field(event, "input_tokens") is None and field(event, "output_tokens") is None:
+        used = [field(event, name) for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens")]
+        if used[0] is None and field(event, "output_tokens") is None:
             return ()
+        # Agno 3.1 has the numbers of these providers as they are: their input is only what no cache has.
+        cached = sum(filter(None, used[1:])) if field(event, "model_provider") in _CACHE_APART else 0
+        total = field(event, "total_tokens")
         return (
             e.Usage(
-                input_tokens=field(event, "input_tokens"),
+                input_tokens=(used[0] or 0) + cached,
                 output_tokens=field(event, "output_tokens"),
-                total_tokens=field(event, "total_tokens"),
-                cache_read_tokens=field(event, "cache_read_tokens"),
-                cache_write_tokens=field(event, "cache_write_tokens"),
+                total_tokens=None if total is None else total + cached,
+                cache_read_tokens=used[1],
+                cache_write_tokens=used[2],
                 reasoning_tokens=field(event, "reasoning_tokens"),
                 model=field(event, "model") or "",
             ),
@@ -257,9 +267,14 @@ def _json(value: Any) -> Any:
 
 
 def _sources(event: _Event) -> _Said:
-    for cited in field(field(event, "citations"), "urls") or ():
+    citations = field(event, "citations")
+    # Agno 3.1 takes the words that Claude cites for the title of the page.
+    titles = {field(raw, "url"): field(raw, "title") for raw in field(citations, "raw") or ()}
+    for cited in field(citations, "urls") or ():
         if url := field(cited, "url"):
-            yield e.Source(url, field(cited, "title") or "")
+            yield e.Source(url, titles.get(url) or field(cited, "title") or "")
+    for cited in field(citations, "documents") or ():
+        yield e.Document(field(cited, "document_title") or field(cited, "file_name") or "", "application/pdf")
 
 
 def _files(media: Iterable[Any], default: str) -> _Said:
