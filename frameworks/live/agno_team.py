@@ -28,10 +28,6 @@ class Leader(OpenAILike):
 
 
 leader = Leader(**{name: getattr(model(), name) for name in ("id", "base_url", "api_key", "max_retries")})
-agent = Team(
-    name="main",
-    model=leader,
-    members=[Agent(name="helper", id="helper", model=model(), telemetry=False)],
-    tools=[one for one in TOOLS if one is not helper],
-    telemetry=False,
-)
+tools = [one for one in TOOLS if one is not helper]
+member = Agent(name="helper", id="helper", model=model(), tools=tools, telemetry=False)
+agent = Team(name="main", model=leader, members=[member], tools=tools, telemetry=False)

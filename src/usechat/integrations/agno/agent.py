@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
@@ -22,7 +22,9 @@ from uuid import uuid4
 import msgspec
 from msgspec import structs
 
+from usechat import events as e
 from usechat.errors import AgentError
+from usechat.extras import missing
 from usechat.integrations.agno.translator import METADATA, AgnoTranslator, answer_id, field, kind_of
 from usechat.models.files import File, blocks, text_block
 from usechat.models.rounds import EMPTY, Ids, Round, rounds
@@ -42,6 +44,7 @@ _NO_DATABASE: Final = (
     "This Agno agent waits for the user, and nothing keeps its run until the answer: give the agent a db, or serve it "
     "with chats in memory or in a database."
 )
+_QUESTIONS: Final = ("get_user_input", "ask_user")
 _REFUSED: Final = "The user refused this call."
 
 
@@ -57,18 +60,24 @@ class AgnoAgent:
         """Prepare to run it.
 
         Raises:
-            ImportError: its Agno is too old.
+            ImportError: Agno is too old, or not installed.
         """
-        found = version("agno")
+        try:
+            found = version("agno")
+        except PackageNotFoundError as error:
+            raise ImportError(missing("AgnoAgent", error, "agno")) from error
         if int(found.partition(".")[0]) < _OLDEST:
-            raise ImportError(f"agno {found} is too old: usechat needs 3.0 or newer. Run: pip install 'usechat[agno]'")
+            raise ImportError(
+                f"AgnoAgent needs agno 3.0 or newer, and {found} is here. Install it with: pip install 'usechat[agno]'"
+            )
         if agent.id is None:
             # Each copy would make an id of its own.
             agent.set_id()
         self._agent = agent
 
     def translator(self, chat: Chat) -> AgnoTranslator:
-        return AgnoTranslator([answer.call_id for answer in chat.approvals if not answer.approved])
+        ended = (_ended(answer) for answer in chat.approvals)
+        return AgnoTranslator([end for end in ended if end is not None])
 
     async def run(self, chat: Chat) -> AsyncGenerator[_Event, None]:
         """Run the agent with the new message, or let its run go on with the user's answers.
@@ -231,6 +240,13 @@ def _answer(requirements: Iterable[Any], approvals: Iterable[Approval], results:
             _decide(requirement, tool, approval)
         if not requirement.is_resolved():
             raise AgentError(f"The call of {tool.tool_name} still waits for an answer.")
+
+
+def _ended(answer: Approval) -> e.ToolDenied | e.ToolResult | None:
+    """How the answer alone ends the call: it is refused, or the values of the user are its result."""
+    if not answer.approved:
+        return e.ToolDenied(answer.call_id)
+    return e.ToolResult(answer.call_id, field(answer.extra, "input")) if answer.tool in _QUESTIONS else None
 
 
 def _decide(requirement: Any, tool: Any, approval: Approval) -> None:

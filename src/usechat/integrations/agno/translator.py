@@ -6,7 +6,7 @@ runs, have ids of their own.
 
 import ast
 import base64
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
 
 import msgspec
@@ -42,10 +42,10 @@ _COMMON: Final = (
 
 
 class AgnoTranslator:
-    """Translates one run. `denied` are the calls that the user refused, of which Agno 3.1 has no event."""
+    """Translates one run. `answered` is how calls have ended by the user's answer, of which Agno 3.1 has no event."""
 
-    def __init__(self, denied: Collection[str] = ()) -> None:
-        self._denied = denied
+    def __init__(self, answered: Sequence[e.ToolDenied | e.ToolResult] = ()) -> None:
+        self._answered = answered
         self._run = ""
         self._is_over = False
 
@@ -53,7 +53,7 @@ class AgnoTranslator:
         kind, run_id, parent = kind_of(event), field(event, "run_id") or "", field(event, "parent_run_id") or ""
         if not self._run:
             self._run = parent or run_id
-            yield from map(e.ToolDenied, self._denied)
+            yield from self._answered
         if run_id in ("", self._run):
             yield from self._read(kind, event)
             self._is_over = self._is_over or kind in _STATUS
@@ -61,8 +61,9 @@ class AgnoTranslator:
         name = field(event, "agent_name") or field(event, "team_name") or "agent"
         above = "" if parent == self._run else parent
         if kind == "RunContinued":
-            inside = [call_id.removeprefix(f"{run_id}:") for call_id in self._denied]
-            yield from (e.SubAgent(run_id, name, e.ToolDenied(call_id), parent=above) for call_id in inside)
+            for end in self._answered:
+                own = structs.replace(end, id=end.id.removeprefix(f"{run_id}:"))
+                yield e.SubAgent(run_id, name, own, parent=above)
         # How a sub-agent's run ends says nothing of the message, and the team repeats what a member waits for.
         for said in () if kind in _STATUS else self._read(kind, event):
             yield e.SubAgent(run_id, name, said, parent=above)
@@ -74,7 +75,7 @@ class AgnoTranslator:
 
     def _read(self, kind: str, event: _Event) -> _Said:
         read = self._READS.get(kind)
-        # Hooks, memories, summaries and compactions are of no interest to a page.
+        # A page has no use for hooks, memories, summaries and compactions. Steps of reasoning are tool calls, too.
         return () if read is None else read(self, event)
 
     def _step(self, _: _Event) -> _Said:
@@ -97,12 +98,6 @@ class AgnoTranslator:
     def _thought(self, event: _Event) -> _Said:
         return (e.Reasoning(field(event, "reasoning_content") or ""),)
 
-    def _thought_step(self, event: _Event) -> _Said:
-        # Its `reasoning_content` repeats the steps before it.
-        step = field(event, "content")
-        lines = [field(step, name) for name in ("title", "reasoning", "action", "result")]
-        return (e.Reasoning("".join(f"{line}\n" for line in lines if line) + "\n"),)
-
     def _call(self, event: _Event) -> _Said:
         return (_tool_call(field(event, "tool")),)
 
@@ -122,7 +117,8 @@ class AgnoTranslator:
 
     def _used(self, event: _Event) -> _Said:
         used = [field(event, name) for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens")]
-        if used[0] is None and field(event, "output_tokens") is None:
+        # Agno 3.1 has zeros for a model that reports none.
+        if not used[0] and not field(event, "output_tokens"):
             return ()
         # Agno 3.1 has the numbers of these providers as they are: their input is only what no cache has.
         cached = sum(filter(None, used[1:])) if field(event, "model_provider") in _CACHE_APART else 0
@@ -143,6 +139,9 @@ class AgnoTranslator:
         for requirement in field(event, "requirements") or ():
             tool, member = field(requirement, "tool_execution"), field(requirement, "member_run_id")
             call, call_id = _tool_call(tool), answer_id(requirement)
+            # A run that waits again has what it has waited for before, too.
+            if any(field(tool, name) is not None for name in ("confirmed", "answered", "result")):
+                continue
             # The page runs a tool that is to be executed outside; all others wait for the user.
             if field(tool, "external_execution_required"):
                 yield structs.replace(call, id=call_id)
@@ -157,6 +156,7 @@ class AgnoTranslator:
             if inputs or questions:
                 asked = {"fields": _json(inputs or []), "questions": _json(questions or [])}
                 yield e.Data("input-required", asked, id=call_id, call_id=call_id)
+        yield e.Finish()
 
     def _suggested(self, event: _Event) -> _Said:
         return (e.Data("followups", _json(field(event, "followups") or [])),)
@@ -182,7 +182,6 @@ class AgnoTranslator:
         "ModelRequestCompleted": _used,
         "RunContent": _content,
         "ReasoningContentDelta": _thought,
-        "ReasoningStep": _thought_step,
         "ToolCallStarted": _call,
         "ToolCallCompleted": _result,
         "ToolCallError": _tool_error,
