@@ -64,6 +64,8 @@ def test_a_member_asks_the_user_also_from_another_process(talk: Talk, other_serv
 
 
 def test_the_page_answers_a_tool_of_a_member(talk: Talk) -> None:
+    # Agno 3.0.0 mixes up calls of the leader and of a member that have the same id, which no real provider gives.
+    talk.say("weather Paris")
     view = talk.page(resubmits=TOOLS).send("help locate").settle()
     call = next(part for part in calls(view) if part["type"] == "tool-get_location")
     assert call["state"] == "input-available"

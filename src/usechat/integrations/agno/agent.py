@@ -11,7 +11,7 @@ history, which is added again when the run goes on.
 
 import copy
 import hashlib
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -20,16 +20,12 @@ from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 import msgspec
-from msgspec import structs
 
 from usechat import events as e
 from usechat.errors import AgentError
 from usechat.extras import missing
-from usechat.integrations.agno.translator import METADATA, AgnoTranslator, answer_id, field, kind_of
-from usechat.models.files import File, blocks, text_block
-from usechat.models.rounds import EMPTY, Ids, Round, rounds
-from usechat.protocol.messages import UIMessage
-from usechat.protocol.model_messages import to_model_messages
+from usechat.integrations.agno.messages import to_agno
+from usechat.integrations.agno.translator import AgnoTranslator, answer_id, field, kind_of
 from usechat.turns.chat import Approval, Chat, ToolAnswer
 
 __all__ = ["AgnoAgent"]
@@ -87,7 +83,7 @@ class AgnoAgent:
             RuntimeError: the run failed, or nothing can keep it until the user's answer.
         """
         agent = copy.copy(self._agent)
-        events = await (self._begin(agent, chat) if chat.continues is None else self._go_on(agent, chat))
+        run_id, events = await (self._begin(agent, chat) if chat.continues is None else self._go_on(agent, chat))
         # Cancelling the task, or closing the stream, cancels the run and closes the provider's request.
         async with aclosing(events):
             async for event in events:
@@ -95,7 +91,7 @@ class AgnoAgent:
                     # The last one is the run itself.
                     self._keep_paused(chat, event)
                     continue
-                if kind_of(event) == "RunError" and not field(event, "parent_run_id"):
+                if kind_of(event) == "RunError" and event.run_id == run_id:
                     raise RuntimeError(f"Agno: {event.content!s:.1000}")
                 yield event
 
@@ -104,8 +100,8 @@ class AgnoAgent:
         if self._agent.db is not None:
             await self._agent.adelete_session(_session_id(chat_id, user))
 
-    async def _begin(self, agent: Any, chat: Chat) -> Any:
-        messages = _messages(await chat.history())
+    async def _begin(self, agent: Any, chat: Chat) -> tuple[str, Any]:
+        messages = to_agno(await chat.history())
         if not messages or messages[-1].role != "user":
             raise AgentError("There is no message to answer.")
         *before, asked = messages
@@ -117,7 +113,7 @@ class AgnoAgent:
         run_id = str(uuid4())
         _set_state(chat, {"run_id": run_id})
         media = {name: getattr(asked, name) or None for name in ("images", "audio", "videos", "files")}
-        return agent.arun(
+        return run_id, agent.arun(
             asked.content,
             run_id=run_id,
             session_id=_session_id(chat.id, chat.user),
@@ -128,7 +124,7 @@ class AgnoAgent:
             **media,
         )
 
-    async def _go_on(self, agent: Any, chat: Chat) -> Any:
+    async def _go_on(self, agent: Any, chat: Chat) -> tuple[str, Any]:
         run = await self._paused(chat)
         _answer(run.requirements or (), chat.approvals, chat.tool_results)
         if not await self._has_session(chat):
@@ -138,9 +134,9 @@ class AgnoAgent:
             said: list[_Message] = run.messages or []
             begin = sum(message.role == agent.system_message_role for message in said[:1])
             begin += len(agent.additional_input or ())
-            run.messages = [*said[:begin], *_messages(messages[:asked]), *said[begin:]]
+            run.messages = [*said[:begin], *to_agno(messages[:asked]), *said[begin:]]
         _set_state(chat, {"run_id": run.run_id})
-        return agent.acontinue_run(
+        return run.run_id, agent.acontinue_run(
             run, requirements=run.requirements, stream=True, stream_events=True, yield_run_output=True
         )
 
@@ -148,7 +144,7 @@ class AgnoAgent:
         """Whether the session of the agent has the chat up to here, and nothing else; the model reads it then."""
         agent = self._agent
         # Agno 3.1 makes memories of all additional input, each time.
-        if agent.db is None or not (agent.add_history_to_context or agent.update_memory_on_run):
+        if agent.db is None or not (agent.add_history_to_context or field(agent, "update_memory_on_run")):
             return False
         if not _set_state(chat, chat.state):
             return False
@@ -180,7 +176,8 @@ class AgnoAgent:
             runs = [] if self._agent.db is None else await self._runs(chat)
         for run in reversed(runs):
             if answered & {answer_id(requirement) for requirement in run.requirements or ()}:
-                return _joined(run)
+                # Agno shares the runs of a session between those who read it.
+                return _joined(copy.deepcopy(run))
         raise AgentError(_NOT_WAITING)
 
     def _run_class(self) -> Any:
@@ -191,7 +188,7 @@ class AgnoAgent:
     def _keep_paused(self, chat: Chat, run: Any) -> None:
         if run.status != "PAUSED" or self._agent.db is not None:
             return
-        kept = msgspec.to_builtins(run.to_dict(), str_keys=True)
+        kept = msgspec.to_builtins(run.to_dict(), str_keys=True, enc_hook=str)
         kept["messages"] = [message for message in kept.get("messages") or () if not message.get("from_history")]
         for name in ("events", "additional_input", "metrics"):
             kept.pop(name, None)
@@ -265,60 +262,3 @@ def _decide(requirement: Any, tool: Any, approval: Approval) -> None:
         requirement.provide_user_input(given or {})
     elif isinstance(given, dict):
         tool.tool_args = given
-
-
-def _messages(messages: Sequence[UIMessage]) -> list[_Message]:
-    """The messages of the chat as those of Agno, which keeps none of them in the run that they are added to."""
-    make, ids = import_module("agno.models.message").Message, Ids(strict=False)
-    own = to_model_messages([_without_members(message) for message in messages])
-    said = [message for each in rounds(own) for message in _of_round(each, ids)]
-    return [make(from_history=True, **message) for message in said]
-
-
-def _without_members(message: UIMessage) -> UIMessage:
-    """The message without the calls of members, which it has if the user was asked about them."""
-    inside = tuple(f"{part.get('id')}:" for part in message.parts if part["type"] == "data-subagent")
-    parts = [part for part in message.parts if not str(part.get("toolCallId", "")).startswith(inside)]
-    return structs.replace(message, parts=parts) if inside else message
-
-
-def _of_round(said: Round, ids: Ids) -> list[dict[str, Any]]:
-    content = "".join(part["text"] for part in said.parts if part["type"] == "text")
-    if said.role != "assistant":
-        return [{"role": said.role, "content": content, **_media(said.parts)}] if content or said.parts else []
-    thoughts = [part for part in said.parts if part["type"] == "reasoning"]
-    signed = [str(field(field(part.get("providerOptions"), METADATA), "signature") or "") for part in thoughts]
-    answer: dict[str, Any] = {"role": "assistant", "content": content or None}
-    if any(signed):
-        answer["reasoning_content"] = "".join(part["text"] for part in thoughts)
-        answer["provider_data"] = {"signature": next(filter(None, signed))}
-    if not said.calls:
-        return [answer] if content else []
-    calls: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
-    for call in said.calls:
-        call_id, arguments = ids.take(call.id), msgspec.json.encode(call.input).decode()
-        function = {"name": call.name, "arguments": arguments}
-        calls.append({"id": call_id, "type": "function", "function": function})
-        result = {"role": "tool", "content": call.result, "tool_call_id": call_id, "tool_name": call.name}
-        results.append({**result, "tool_args": call.input, "tool_call_error": call.failed})
-    return [{**answer, "tool_calls": calls}, *results]
-
-
-def _media(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    media = import_module("agno.media")
-    found: dict[str, Any] = {}
-
-    def show(file: File) -> dict[str, Any]:
-        place = {"url": file.url} if file.url else {"content": file.data}
-        kind = file.media_type.partition("/")[0]
-        if kind in ("image", "audio", "video"):
-            name = kind if kind == "audio" else f"{kind}s"
-            made = getattr(media, kind.title())(mime_type=file.media_type, **place)
-        else:
-            name, made = "files", media.File(filename=file.name or None, mime_type=file.media_type, **place)
-        found.setdefault(name, []).append(made)
-        return text_block(EMPTY)
-
-    blocks(parts, show)
-    return found
