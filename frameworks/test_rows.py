@@ -227,6 +227,7 @@ def test_regenerate_asks_again_without_the_answer(talk: Talk) -> None:
     assert talk.heard() == [("user", "hello")]
 
 
+@pytest.mark.row("history")
 def test_an_edited_message_replaces_what_followed_it(talk: Talk) -> None:
     talk.say("one")
     talk.say("two")
