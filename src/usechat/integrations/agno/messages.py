@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from usechat.integrations.agno.translator import METADATA, field
+from usechat.integrations.agno.translator import METADATA, SIGNED, field
 from usechat.models.files import File, blocks, text_block
 from usechat.models.rounds import EMPTY, Ids, Round, rounds
 from usechat.protocol.messages import UIMessage
@@ -38,11 +38,11 @@ def _of_round(said: Round, ids: Ids) -> list[dict[str, Any]]:
         return [{"role": said.role, "content": content if content or media else EMPTY, **media}]
     content = "".join(part["text"] for part in said.parts if part["type"] == "text")
     thoughts = [part for part in said.parts if part["type"] == "reasoning"]
-    signed = [str(field(field(part.get("providerOptions"), METADATA), "signature") or "") for part in thoughts]
     answer: dict[str, Any] = {"role": "assistant", "content": content or None}
-    if any(signed):
+    options = [field(part.get("providerOptions"), METADATA) for part in thoughts]
+    if signed := {name: field(given, name) for name in SIGNED for given in options if field(given, name)}:
         answer["reasoning_content"] = "".join(part["text"] for part in thoughts)
-        answer["provider_data"] = {"signature": next(filter(None, signed))}
+        answer["provider_data"] = signed
     if not said.calls:
         return [answer] if content else []
     calls: list[dict[str, Any]] = []

@@ -16,13 +16,16 @@ from usechat import events as e
 from usechat.errors import MappingError
 from usechat.protocol import chunks as c
 
-__all__ = ["METADATA", "AgnoTranslator", "answer_id", "field", "kind_of", "log_translator"]
+__all__ = ["METADATA", "SIGNED", "AgnoTranslator", "answer_id", "field", "kind_of", "log_translator"]
 
 _Event: TypeAlias = Any
 _Said: TypeAlias = Iterable[e.AgentEvent]
 
 METADATA: Final = "agno"
 """The name under which the message keeps what a provider wants back of its reasoning."""
+
+SIGNED: Final = ("signature", "reasoning_output")
+"""What Anthropic, and OpenAI with `store=False`, want back of their reasoning, as Agno names it."""
 
 _FAILED: Final = "The agent failed."
 _INTERRUPTED: Final = "The run was interrupted."
@@ -84,8 +87,9 @@ class AgnoTranslator:
     def _content(self, event: _Event) -> _Said:
         if thought := field(event, "reasoning_content"):
             yield e.Reasoning(thought)
-        if (signature := field(field(event, "model_provider_data"), "signature")) is not None:
-            yield e.Reasoning("", metadata={METADATA: {"signature": signature}})
+        given = field(event, "model_provider_data")
+        if signed := {name: field(given, name) for name in SIGNED if field(given, name)}:
+            yield e.Reasoning("", metadata={METADATA: signed})
         content = field(event, "content")
         if isinstance(content, str):
             if content:
