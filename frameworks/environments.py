@@ -40,6 +40,12 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         cannot={**_RAW, "signatures": "Chat Completions takes no reasoning."},
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
+    "google-adk": Framework(
+        "google_adk",
+        "google-adk",
+        "google-adk",
+        cannot={"arguments": "ADK gives the arguments of a call whole, or as values of JSON paths, which are no text."},
+    ),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
 }
 

@@ -396,7 +396,7 @@ def _heard_gemini(body: JSON) -> list[Heard]:
             if call := part.get("functionCall"):
                 calls.append(Call(call["name"], call.get("args") or {}, call.get("id") or ""))
             elif result := part.get("functionResponse"):
-                heard.append(Heard("tool", json.dumps(result["response"]), call_id=result.get("id") or ""))
+                heard.append(Heard("tool", _gemini_result(result["response"]), call_id=result.get("id") or ""))
             elif data := part.get("inlineData") or part.get("fileData"):
                 files.append("image" if data["mimeType"].startswith("image/") else "document")
             elif not part.get("thought"):
@@ -405,6 +405,15 @@ def _heard_gemini(body: JSON) -> list[Heard]:
             role = "assistant" if content.get("role") == "model" else "user"
             heard.append(Heard(role, "".join(texts), calls, files=files))
     return heard
+
+
+def _gemini_result(response: JSON) -> str:
+    """The text of a result: every result is an object, so a text stands in one."""
+    match response:
+        case {"result": str(text)}:
+            return text
+        case _:
+            return json.dumps(response)
 
 
 def _gemini_events(reply: Reply) -> Iterator[JSON]:
@@ -434,5 +443,7 @@ def _gemini_events(reply: Reply) -> Iterator[JSON]:
         "cachedContentTokenCount": USED["cached"],
         "totalTokenCount": USED["input"] + USED["output"],
     }
-    last = chunk({"text": ""}, finishReason="MAX_TOKENS" if reply.then == "length" else "STOP", **grounding)
+    # Bytes as base64, which come back as they were.
+    signature = {"thoughtSignature": "SIGNATURE000"} if reply.reasoning else {}
+    last = chunk({"text": "", **signature}, finishReason="MAX_TOKENS" if reply.then == "length" else "STOP", **grounding)
     yield {**last, "usageMetadata": used}

@@ -79,6 +79,11 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "google-adk": Row(
+        "usechat.integrations.google_adk.agent:ADKAgent",
+        "usechat.integrations.google_adk.translator:log_translator",
+        packages=("google.adk",),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
