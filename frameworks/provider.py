@@ -398,7 +398,9 @@ def _heard_gemini(body: JSON) -> list[Heard]:
             elif result := part.get("functionResponse"):
                 heard.append(Heard("tool", _gemini_result(result["response"]), call_id=result.get("id") or ""))
             elif data := part.get("inlineData") or part.get("fileData"):
-                files.append("image" if data["mimeType"].startswith("image/") else "document")
+                # Gemini takes both spellings, and google-genai 2.34 sends the second.
+                media_type = data.get("mimeType") or data["mime_type"]
+                files.append("image" if media_type.startswith("image/") else "document")
             elif not part.get("thought"):
                 texts.append(part.get("text", ""))
         if texts or calls or files:

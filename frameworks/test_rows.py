@@ -222,7 +222,7 @@ def test_regenerate_asks_again_without_the_answer(talk: Talk) -> None:
 def test_a_sub_agent_is_a_part_of_its_own(talk: Talk) -> None:
     view = talk.say("help me please")
     parts = {part["data"]["name"]: part["data"] for part in view.answer if part["type"] == "data-subagent"}
-    assert (parts["helper"]["status"], "You said: me please" in parts["helper"]["text"]) == ("done", True)
+    assert (parts["helper"]["status"], "me please" in parts["helper"]["text"]) == ("done", True)
     texts = [part["text"] for part in view.answer if part["type"] == "text"]
     assert texts[0] == "I ask."
     assert not any(one == "You said: me please" for one in texts)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from usechat.errors import AgentError
 from usechat.extras import missing
 from usechat.integrations.google_adk.session import (
+    REASON,
     Kept,
     add_what_is_missing,
     begins,
@@ -24,6 +25,8 @@ __all__ = ["ADKAgent"]
 
 _OLDEST: Final = (2, 2)
 _ANYBODY: Final = "user"
+_REJECTED: Final = {"error": "This tool call is rejected."}
+_REFUSED: Final = "The user refused this call."
 _KINDS: Final = {
     ("google.adk.agents.base_agent", "BaseAgent"): "agent",
     ("google.adk.apps.app", "App"): "app",
@@ -69,6 +72,8 @@ class ADKAgent:
             name = app_name or agent.name
             service = session_service or _load("sessions").InMemorySessionService()
             runner = _load("runners").Runner(app_name=name, session_service=service, **{kind: agent})
+        plugins = [*runner.plugin_manager.plugins, _refusals()]
+        runner.plugin_manager = _load("plugins.plugin_manager").PluginManager(plugins=plugins)
         self._runner = runner
         self._keeps_sessions = session_service is not None
         self._structured = frozenset(_structured(runner.agent))
@@ -94,9 +99,6 @@ class ADKAgent:
         given = message(chat, events)
         sessions = None if self._keeps_sessions else runner.session_service.sessions[runner.app_name]
         kept = Kept(chat, events if sessions else None)
-        if chat.continues is not None:
-            # The page reads of a refusal only here.
-            yield {"author": "user", "content": given}
         config = _load("agents.run_config")
         stream = runner.run_async(
             user_id=chat.user or _ANYBODY,
@@ -168,6 +170,20 @@ def _check_version() -> None:
             f"usechat needs Google ADK 2.2 or newer, and this is {version}. Install it with: "
             "pip install --upgrade 'usechat[google-adk]'"
         )
+
+
+def _refusals() -> Any:
+    """A plugin that tells the model why the user refused a call. ADK 2.13 only says that it is rejected."""
+
+    async def after_tool_callback(self: Any, *, tool_context: Any, result: Any, **_: Any) -> Any:
+        answer = tool_context.tool_confirmation
+        if answer is None or answer.confirmed or result != _REJECTED or REASON not in (answer.payload or ()):
+            return None
+        reason = answer.payload[REASON]
+        return {"error": f"{_REFUSED} Their reason: {reason}" if reason else _REFUSED}
+
+    base = _load("plugins.base_plugin").BasePlugin
+    return type("Refusals", (base,), {"after_tool_callback": after_tool_callback})(name="usechat")
 
 
 def _structured(agent: Any) -> Iterator[str]:

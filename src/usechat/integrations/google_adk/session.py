@@ -15,11 +15,12 @@ from usechat.protocol.messages import UIMessage
 from usechat.protocol.model_messages import to_model_messages
 from usechat.turns.chat import STATE_LIMIT, Approval, Chat, ToolAnswer
 
-__all__ = ["Kept", "add_what_is_missing", "begins", "edit", "events_of", "message", "open_calls", "valid"]
+__all__ = ["REASON", "Kept", "add_what_is_missing", "begins", "edit", "events_of", "message", "open_calls", "valid"]
 
 JSON: TypeAlias = dict[str, Any]
 _STOPPED: Final = "This call has no result, since it was stopped or failed."
-_REFUSED: Final = "The user refused this call."
+REASON: Final = "usechat_reason"
+"""Where the payload of a refusal has the user's reason."""
 
 
 def valid(events: Iterable[Any]) -> list[Any]:
@@ -106,9 +107,7 @@ def _is_edit(extra: Any) -> bool:
 def message(chat: Chat, events: Sequence[Any]) -> JSON:
     """What the runner is given: the user's message, or answers to calls."""
     if chat.continues is not None:
-        confirmed = {call.id: call.args["originalFunctionCall"] for _, call in _calls(events) if call.name == CONFIRMS}
-        parts = [_confirmation(one, confirmed.get(one.id)) for one in chat.approvals]
-        return {"role": "user", "parts": [*parts, *map(_answer, chat.tool_results)]}
+        return {"role": "user", "parts": [*map(_confirmation, chat.approvals), *map(_answer, chat.tool_results)]}
     for _, call in open_calls(events):
         if call.name == ASKS:
             return {"role": "user", "parts": [_response(call.id, ASKS, {"result": chat.text})]}
@@ -116,22 +115,13 @@ def message(chat: Chat, events: Sequence[Any]) -> JSON:
     return {"role": "user", "parts": _shown(said.parts) or [{"text": EMPTY}]}
 
 
-def _calls(events: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    for event in events:
-        for part in (event.content.parts or ()) if event.content else ():
-            if part.function_call:
-                yield event, part.function_call
-
-
-def _confirmation(approval: Approval, asked: Any) -> JSON:
-    if approval.approved:
-        payload = read(approval.extra, "payload")
-        rest = {} if payload is None else {"payload": payload}
-        return _response(approval.id, CONFIRMS, {"confirmed": True, **rest})
-    # ADK's own refusal has no place for the reason, so the call gets its result here.
-    words = f"{_REFUSED} Their reason: {approval.reason}" if approval.reason else _REFUSED
-    asked = asked or {"id": approval.call_id, "name": approval.tool}
-    return _response(asked["id"], asked["name"], {"error": words})
+def _confirmation(approval: Approval) -> JSON:
+    payload = read(approval.extra, "payload")
+    if payload is None and not approval.approved:
+        # `agent.py` tells the model.
+        payload = {REASON: approval.reason or ""}
+    rest = {} if payload is None else {"payload": payload}
+    return _response(approval.id, CONFIRMS, {"confirmed": approval.approved, **rest})
 
 
 def _answer(answer: ToolAnswer) -> JSON:
