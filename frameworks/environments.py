@@ -30,7 +30,12 @@ class Framework(Struct, frozen=True):
     cannot: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-_RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+_RAW: Final = {
+    "sub-agents": "A raw model call has none.",
+    "handoffs": "A raw model call has no other agent.",
+    "map": "Raw streams have no log of their own.",
+}
+_ADK: Final = {"arguments": "ADK gives arguments whole, or as values of JSON paths, which are no text."}
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "openai-chat": Framework(
         "openai_chat",
@@ -40,12 +45,8 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         cannot={**_RAW, "signatures": "Chat Completions takes no reasoning."},
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
-    "google-adk": Framework(
-        "google_adk",
-        "google-adk",
-        "google-adk",
-        cannot={"arguments": "ADK gives the arguments of a call whole, or as values of JSON paths, which are no text."},
-    ),
+    "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK),
+    "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
 }
 

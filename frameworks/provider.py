@@ -418,6 +418,13 @@ def _gemini_result(response: JSON) -> str:
             return json.dumps(response)
 
 
+def _gemini_call(call: Call) -> JSON:
+    if call.name.startswith("transfer_to_"):
+        # ADK has one such tool for all agents.
+        return {"id": call.id, "name": "transfer_to_agent", "args": {"agent_name": call.name[12:]}}
+    return {"id": call.id, "name": call.name, "args": call.input}
+
+
 def _gemini_events(reply: Reply) -> Iterator[JSON]:
     def chunk(*parts: JSON, **candidate: Any) -> JSON:
         content = {"role": "model", "parts": list(parts)}
@@ -428,7 +435,7 @@ def _gemini_events(reply: Reply) -> Iterator[JSON]:
     for text in reply.text:
         yield chunk({"text": text})
     if reply.calls:
-        yield chunk(*({"functionCall": {"id": call.id, "name": call.name, "args": call.input}} for call in reply.calls))
+        yield chunk(*({"functionCall": _gemini_call(call)} for call in reply.calls))
     if reply.then == "fail":
         yield {"error": {"code": 500, "message": "secret of the provider", "status": "INTERNAL"}}
     if reply.then not in ("end", "length"):

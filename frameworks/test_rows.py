@@ -228,6 +228,16 @@ def test_a_sub_agent_is_a_part_of_its_own(talk: Talk) -> None:
     assert not any(one == "You said: me please" for one in texts)
 
 
+@pytest.mark.row("handoffs")
+def test_after_a_handoff_the_other_agent_has_the_conversation(talk: Talk) -> None:
+    view = talk.say("handoff")
+    handoffs = [part["data"] for part in view.answer if part["type"] == "data-handoff"]
+    assert ([one["to"] for one in handoffs], calls(view)) == (["expert"], [])
+    assert "You are the expert." in json.dumps(talk.asked[-1].body)
+    talk.say("hello")
+    assert "You are the expert." in json.dumps(talk.asked[-1].body)
+
+
 @pytest.mark.row("sources")
 def test_a_citation_is_a_source(talk: Talk) -> None:
     sources = [part for part in talk.say("weather Paris").answer if part["type"] == "source-url"]

@@ -37,7 +37,7 @@ def get_location() -> Any:
 
 
 helper = LlmAgent(name="helper", description="Helps.", model=MODEL, mode="single_turn", input_schema=Question)
-expert = LlmAgent(name="expert", description="Knows more.", model=MODEL)
+expert = LlmAgent(name="expert", description="Knows more.", model=MODEL, instruction="You are the expert.")
 agent = LlmAgent(
     name="main",
     model=MODEL,
