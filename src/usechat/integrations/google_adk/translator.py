@@ -282,7 +282,7 @@ def _source(cited: Any) -> Iterator[AgentEvent]:
     if url.startswith(("https://", "http://")):
         yield Source(url, title)
     elif url or title:
-        yield Document(title or url, "text/plain", url)
+        yield Document(title or url, "text/plain", url.rpartition("/")[2])
 
 
 def _usage(used: Any, model: Any) -> Usage:
