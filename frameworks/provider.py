@@ -454,5 +454,7 @@ def _gemini_events(reply: Reply) -> Iterator[JSON]:
     }
     # Bytes as base64, which come back as they were.
     signature = {"thoughtSignature": "SIGNATURE000"} if reply.reasoning else {}
-    last = chunk({"text": "", **signature}, finishReason="MAX_TOKENS" if reply.then == "length" else "STOP", **grounding)
+    last = chunk(
+        {"text": "", **signature}, finishReason="MAX_TOKENS" if reply.then == "length" else "STOP", **grounding
+    )
     yield {**last, "usageMetadata": used}

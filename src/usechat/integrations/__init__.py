@@ -175,7 +175,17 @@ class _Runtime(Protocol):
     def on_event(self) -> Callable[..., Any]: ...
 
 
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime
+class _ADK(Protocol):
+    @property
+    def run_async(self) -> Callable[..., Any]: ...
+
+
+class _ADKApp(Protocol):
+    @property
+    def root_agent(self) -> Any: ...
+
+
+AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime | _ADK | _ADKApp
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 

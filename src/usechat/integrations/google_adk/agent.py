@@ -1,10 +1,10 @@
 """Google ADK: drives an agent, an app or a runner by `Runner.run_async`, with the chat as its session."""
 
 import copy
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from usechat.errors import AgentError
 from usechat.extras import missing
@@ -38,7 +38,9 @@ def _kind(thing: object) -> str:
     """What of ADK it is, by the names of its classes; "" if it is nothing."""
     if isinstance(thing, type):
         return ""
-    return next((_KINDS[key] for kind in type(thing).__mro__ if (key := (kind.__module__, kind.__name__)) in _KINDS), "")
+    return next(
+        (_KINDS[key] for kind in type(thing).__mro__ if (key := (kind.__module__, kind.__name__)) in _KINDS), ""
+    )
 
 
 class ADKAgent:
@@ -126,11 +128,12 @@ class ADKAgent:
 
         A regeneration or an edit cuts it back. A session that is lost or was left behind is made anew of the messages.
         """
-        service, history, state = runner.session_service, await chat.history(), chat.state or {}
+        service, history = runner.session_service, await chat.history()
+        state = cast("dict[str, Any]", chat.state) if isinstance(chat.state, dict) else {}
         place = {"app_name": runner.app_name, "user_id": chat.user or _ANYBODY, "session_id": chat.id}
         session = await service.get_session(**place) if self._keeps_sessions else None
-        make = _load("events").Event.model_validate
-        events = valid(session.events) if session else list(map(make, state.get("events") or ()))
+        make = cast("Callable[[Any], Any]", _load("events").Event.model_validate)
+        events = valid(session.events) if session else _read(make, state.get("events") or ())
         said = history if chat.continues is not None else history[:-1]
         wanted = sum(one.role == "user" for one in said)
         if len(found := begins(events)) > wanted:
@@ -158,6 +161,14 @@ class ADKAgent:
 
 def _load(module: str) -> Any:
     return import_module(f"google.adk.{module}")
+
+
+def _read(make: Callable[[Any], Any], events: Iterable[Any]) -> list[Any]:
+    """The events that were kept; none if another version of ADK cannot read them, so that the session is made anew."""
+    try:
+        return [make(event) for event in events]
+    except ValueError:
+        return []
 
 
 def _check_version() -> None:

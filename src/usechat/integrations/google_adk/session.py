@@ -4,7 +4,7 @@ Events are ADK's own objects here. New ones are written as JSON, which `Event.mo
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -130,8 +130,8 @@ def _answer(answer: ToolAnswer) -> JSON:
     return _response(answer.call_id, answer.tool, _object(answer.output))
 
 
-def _object(value: Any) -> Any:
-    return value if isinstance(value, dict) else {"result": value}
+def _object(value: Any) -> JSON:
+    return cast("JSON", value) if isinstance(value, dict) else {"result": value}
 
 
 def events_of(messages: Sequence[UIMessage], agent: str, chat: Chat) -> Iterator[JSON]:

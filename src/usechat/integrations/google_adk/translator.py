@@ -64,6 +64,18 @@ def read(thing: Any, name: str) -> Any:
     return getattr(thing, name, None)
 
 
+def _text(thing: Any, name: str) -> str:
+    """A text, or the name of an enum, or ""."""
+    value = read(thing, name)
+    value = getattr(value, "value", value)
+    return value if isinstance(value, str) else ""
+
+
+def _object(thing: Any, name: str) -> dict[str, Any]:
+    value = read(thing, name)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
 class ADKTranslator:
     """Translates the events of one turn.
 
@@ -108,10 +120,10 @@ class ADKTranslator:
         yield from _about(event)
         if any(map(_is_said, parts)):
             self._is_complete = True
-        code = _name(read(event, "error_code"))
+        code = _text(event, "error_code")
         # An answer that was cut off has a code, too.
         self._has_failed = bool(code) and not parts and code != "INVOCATION_ABORTED"
-        if reason := _name(read(event, "finish_reason")):
+        if reason := _text(event, "finish_reason"):
             yield Finish(_REASONS.get(reason, "other"))
         to = read(read(event, "actions"), "transfer_to_agent")
         if to:
@@ -154,20 +166,11 @@ class ADKTranslator:
                 yield Text(text, whole=not is_partial, block=not is_partial)
         elif call := read(part, "function_call"):
             yield from _call(call, is_partial=is_partial)
-        elif is_partial:
-            # Files, results and code come again when the answer is complete.
-            return
         elif result := read(part, "function_response"):
             yield from _result(event, result)
-        elif blob := read(part, "inline_data"):
-            yield File(_data_url(blob), read(blob, "mime_type") or "application/octet-stream")
-        elif file := read(part, "file_data"):
-            yield File(read(file, "file_uri") or "", read(file, "mime_type") or "application/octet-stream")
-        elif code := read(part, "executable_code"):
-            given = {"language": _name(read(code, "language")), "code": read(code, "code")}
-            yield ToolCall(f"code-{read(event, 'id')}", _CODE, given, provider_executed=True)
-        elif ran := read(part, "code_execution_result"):
-            yield from _ran(ran)
+        elif not is_partial:
+            # What is below comes in pieces and again when the answer is complete.
+            yield from _made(event, part)
 
     def _results(self, event: Any) -> Iterator[AgentEvent]:
         for part in _parts(event):
@@ -190,27 +193,38 @@ def _parts(event: Any) -> Sequence[Any]:
     return read(read(event, "content"), "parts") or ()
 
 
-def _name(value: Any) -> str:
-    """An enum of the framework, or its name."""
-    value = getattr(value, "value", value)
-    return value if isinstance(value, str) else ""
-
-
 def _is_said(part: Any) -> bool:
     """Whether the model said it, and not ADK."""
     call = read(part, "function_call")
     return bool(read(part, "text") or read(part, "inline_data")) or bool(call and read(call, "name") not in _OWN)
 
 
+def _made(event: Any, part: Any) -> Iterator[AgentEvent]:
+    """A file, or code that the provider ran."""
+    if blob := read(part, "inline_data"):
+        yield File(_data_url(blob), _media_type(blob))
+    elif file := read(part, "file_data"):
+        yield File(_text(file, "file_uri"), _media_type(file))
+    elif code := read(part, "executable_code"):
+        given = {"language": _text(code, "language"), "code": _text(code, "code")}
+        yield ToolCall(f"code-{read(event, 'id')}", _CODE, given, provider_executed=True)
+    elif ran := read(part, "code_execution_result"):
+        output = _text(ran, "output")
+        if _text(ran, "outcome") in ("", "OUTCOME_OK"):
+            yield ToolResult("", output, name=_CODE, provider_executed=True)
+        else:
+            yield ToolError("", output or "The code failed.", name=_CODE, provider_executed=True)
+
+
 def _call(call: Any, *, is_partial: bool) -> Iterator[AgentEvent]:
-    call_id, name, args = read(call, "id") or "", read(call, "name") or "", read(call, "args") or {}
+    call_id, name, args = _text(call, "id"), _text(call, "name"), _object(call, "args")
     if is_partial:
         # The arguments come as values of JSON paths, which is no text to stream. Ids that ADK 2.2 makes itself change.
         if read(call, "will_continue") and name and name not in _OWN and call_id and not call_id.startswith("adk-"):
             yield ToolInputStart(call_id, name)
     elif name == CONFIRMS:
-        asked, hint = args.get("originalFunctionCall") or {}, (args.get("toolConfirmation") or {}).get("hint") or ""
-        yield ApprovalRequest(call_id, asked.get("id") or "", "" if hint.startswith(_NO_HINT) else hint)
+        asked, hint = _text(args.get("originalFunctionCall"), "id"), _text(args.get("toolConfirmation"), "hint")
+        yield ApprovalRequest(call_id, asked, "" if hint.startswith(_NO_HINT) else hint)
     elif name == ASKS:
         wanted = {key: args[key] for key in ("message", "payload", "response_schema") if args.get(key)}
         yield Data("input-required", {"id": call_id, **wanted}, id=call_id)
@@ -237,8 +251,8 @@ def _sign_in_url(args: Mapping[str, Any]) -> str:
 
 
 def _result(event: Any, result: Any) -> Iterator[AgentEvent]:
-    call_id, response = read(result, "id") or "", read(result, "response")
-    asked = read(read(event, "actions"), "requested_tool_confirmations") or {}
+    call_id, response = _text(result, "id"), _object(result, "response")
+    asked = _object(read(event, "actions"), "requested_tool_confirmations")
     # The result of a call that waits for the user only says so.
     if call_id in asked or read(result, "name") in _OWN:
         return
@@ -252,14 +266,6 @@ def _result(event: Any, result: Any) -> Iterator[AgentEvent]:
             yield ToolResult(call_id, response)
 
 
-def _ran(ran: Any) -> Iterator[AgentEvent]:
-    output = read(ran, "output") or ""
-    if _name(read(ran, "outcome")) in ("", "OUTCOME_OK"):
-        yield ToolResult("", output, name=_CODE, provider_executed=True)
-    else:
-        yield ToolError("", output or "The code failed.", name=_CODE, provider_executed=True)
-
-
 def _about(event: Any) -> Iterator[AgentEvent]:
     """What a complete event says beside its content."""
     grounding = read(event, "grounding_metadata")
@@ -270,15 +276,15 @@ def _about(event: Any) -> Iterator[AgentEvent]:
     if used := read(event, "usage_metadata"):
         yield _usage(used, read(event, "model_version"))
     actions = read(event, "actions")
-    state = {key: value for key, value in (read(actions, "state_delta") or {}).items() if _is_shown(key)}
+    state = {key: value for key, value in _object(actions, "state_delta").items() if _is_shown(key)}
     if state:
         yield Data("state", state)
-    for name, version in (read(actions, "artifact_delta") or {}).items():
+    for name, version in _object(actions, "artifact_delta").items():
         yield Data("artifact", {"filename": name, "version": version}, id=f"artifact-{name}")
 
 
 def _source(cited: Any) -> Iterator[AgentEvent]:
-    url, title = read(cited, "uri") or "", read(cited, "title") or ""
+    url, title = _text(cited, "uri"), _text(cited, "title")
     if url.startswith(("https://", "http://")):
         yield Source(url, title)
     elif url or title:
@@ -306,8 +312,12 @@ def _is_shown(key: str) -> bool:
     return ":" not in key and not key.startswith(("_", "adk_")) and "credential" not in key
 
 
+def _media_type(file: Any) -> str:
+    return _text(file, "mime_type") or "application/octet-stream"
+
+
 def _data_url(blob: Any) -> str:
     data = read(blob, "data") or b""
     # In JSON it is the URL-safe kind of base64.
     text = base64.b64encode(data).decode() if isinstance(data, bytes) else data.replace("-", "+").replace("_", "/")
-    return f"data:{read(blob, 'mime_type') or 'application/octet-stream'};base64,{text}"
+    return f"data:{_media_type(blob)};base64,{text}"
