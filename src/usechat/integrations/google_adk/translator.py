@@ -19,7 +19,6 @@ from usechat.events import (
     Reasoning,
     Source,
     Step,
-    StructuredOutput,
     SubAgent,
     Text,
     ToolCall,
@@ -237,7 +236,7 @@ def _call(call: Any, *, is_partial: bool) -> Iterator[AgentEvent]:
 
 def _value(text: str) -> Iterator[AgentEvent]:
     try:
-        yield StructuredOutput(msgspec.json.decode(text))
+        yield Data("output", msgspec.json.decode(text))
     except msgspec.DecodeError:
         yield Text(text)
 
