@@ -1,6 +1,6 @@
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,16 +15,15 @@ DICTS = ("args", "response", "stateDelta", "artifactDelta", "requestedToolConfir
 
 def as_object(value: Any) -> Any:
     """JSON as ADK's objects have it."""
-    match value:
-        case dict():
-            named = {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): name for name in value}
-            return SimpleNamespace(
-                **{ours: value[name] if name in DICTS else as_object(value[name]) for ours, name in named.items()}
-            )
-        case list():
-            return [as_object(one) for one in value]
-        case _:
-            return value
+    if isinstance(value, list):
+        return [as_object(one) for one in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    fields = cast("dict[str, Any]", value)
+    named = {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): name for name in fields}
+    return SimpleNamespace(
+        **{ours: fields[name] if name in DICTS else as_object(fields[name]) for ours, name in named.items()}
+    )
 
 
 def translated(events: list[Any], translator: ADKTranslator) -> list[AgentEvent]:
@@ -85,6 +84,12 @@ def test_a_sub_agent_of_the_continued_message_does_not_take_it_over() -> None:
     said = translated([event({"text": "Hi"}, author="helper", branch="helper@1")], ADKTranslator({"helper"}))
     text = Text("Hi", whole=True, block=True)
     assert said == [SubAgent("helper@1", "helper", text), SubAgent("helper@1", "helper", status="done")]
+
+
+def test_an_agent_that_only_runs_others_does_not_take_the_message() -> None:
+    state = {"author": "pipeline", "actions": {"agentState": {"current_sub_agent": "writer"}}}
+    events = [state, event({"text": "Hi"}, author="writer"), state]
+    assert translated(events, ADKTranslator()) == [Text("Hi", whole=True, block=True)]
 
 
 def test_what_is_no_event_of_adk_is_refused() -> None:

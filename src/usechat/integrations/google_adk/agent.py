@@ -77,6 +77,7 @@ class ADKAgent:
         plugins = [*runner.plugin_manager.plugins, _refusals()]
         runner.plugin_manager = _load("plugins.plugin_manager").PluginManager(plugins=plugins)
         self._runner = runner
+        self._is_mine = kind != "runner"
         self._keeps_sessions = session_service is not None
         self._structured = frozenset(_structured(runner.agent))
 
@@ -122,6 +123,11 @@ class ADKAgent:
             await runner.session_service.delete_session(
                 app_name=runner.app_name, user_id=user or _ANYBODY, session_id=chat_id
             )
+
+    async def aclose(self, grace: float) -> None:
+        """Close the toolsets and plugins, unless the runner is the user's."""
+        if self._is_mine:
+            await self._runner.close()
 
     async def _prepare(self, runner: Any, chat: Chat) -> Sequence[Any]:
         """Bring the session to where this turn begins; its events.

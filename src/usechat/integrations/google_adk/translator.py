@@ -99,9 +99,11 @@ class ADKTranslator:
             raise MappingError("This is no event of Google ADK: it has no author.")
         if author == "user":
             return self._results(event)
-        if not self._speaker and author not in self._others:
+        is_free = not self._speaker and author not in self._others
+        if is_free and any(map(_is_said, _parts(event))):
+            # Agents that only run others have events without words.
             self._speaker = author
-        return self._main(event) if author == self._speaker else self._other(event, author)
+        return self._main(event) if is_free or author == self._speaker else self._other(event, author)
 
     def end(self) -> Iterable[AgentEvent]:
         # After most errors ADK also raises, and then this is not asked.
