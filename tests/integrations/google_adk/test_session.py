@@ -53,6 +53,8 @@ def test_a_call_that_was_cut_off_gets_a_result_and_the_text_that_was_seen_stays(
     }
     [part] = result["content"]["parts"]
     assert (part["functionResponse"]["id"], list(part["functionResponse"]["response"])) == ("call", ["error"])
+    seen = [*events, event("main", "1", text="This is the beginning")]
+    assert len(list(add_what_is_missing(seen, {"author": "main", "text": ["This is ", "the beginning"]}))) == 1
     answered = [*events, event("main", "1", answer={"id": "call", "name": "pay"})]
     assert list(add_what_is_missing(answered, {})) == []
 

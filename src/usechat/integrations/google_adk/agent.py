@@ -136,7 +136,8 @@ class ADKAgent:
         """
         service, history = runner.session_service, await chat.history()
         state = cast("dict[str, Any]", chat.state) if isinstance(chat.state, dict) else {}
-        place = {"app_name": runner.app_name, "user_id": chat.user or _ANYBODY, "session_id": chat.id}
+        whose = {"user_id": chat.user or _ANYBODY, "session_id": chat.id}
+        place = {"app_name": runner.app_name, **whose}
         session = await service.get_session(**place) if self._keeps_sessions else None
         make = cast("Callable[[Any], Any]", _load("events").Event.model_validate)
         events = valid(session.events) if session else _read(make, state.get("events") or ())
@@ -145,7 +146,7 @@ class ADKAgent:
         if len(found := begins(events)) > wanted:
             if session:
                 before = events[found[wanted]].invocation_id
-                await runner.rewind_async(**_without(place, "app_name"), rewind_before_invocation_id=before)
+                await runner.rewind_async(**whose, rewind_before_invocation_id=before)
                 session = await service.get_session(**place)
             events = valid(session.events) if session else events[: found[wanted]]
         is_lost = len(begins(events)) < wanted
@@ -214,7 +215,3 @@ def _structured(agent: Any) -> Iterator[str]:
 def _own_state(state: dict[str, Any]) -> dict[str, Any]:
     """The state of the session itself: a service also shows those of the user and of the app."""
     return {key: value for key, value in state.items() if not key.startswith(("app:", "user:", "temp:"))}
-
-
-def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != name}

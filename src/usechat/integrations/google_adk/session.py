@@ -64,9 +64,12 @@ def open_calls(events: Iterable[Any]) -> list[tuple[Any, Any]]:
 def add_what_is_missing(events: Sequence[Any], partial: Any) -> Iterator[JSON]:
     """What a turn that was stopped or failed has left out: the text that the user saw, and results of its calls."""
     match partial:
-        case {"author": str(author), "text": [_, *_] as text}:
-            last = events[-1].invocation_id if events else ""
-            yield _event(last, author, "model", [{"text": "".join(text)}])
+        case {"author": str(author), "text": [_, *_] as texts} if events:
+            text = "".join(texts)
+            last = events[-1]
+            # A turn that is done again has added it already.
+            if not last.content or all(part.text != text for part in last.content.parts or ()):
+                yield _event(last.invocation_id, author, "model", [{"text": text}])
         case _:
             pass
     for event, call in open_calls(events):
