@@ -227,6 +227,25 @@ def test_regenerate_asks_again_without_the_answer(talk: Talk) -> None:
     assert talk.heard() == [("user", "hello")]
 
 
+@pytest.mark.row("history")
+def test_an_edit_asks_again_without_what_followed(talk: Talk) -> None:
+    talk.say("weather Paris")
+    talk.say("weather Rome")
+    [first, _, third, _] = talk.kept()
+    talk.page(messages=talk.kept()).send("hello", message_id=third["id"]).settle()
+    assert [said for role, said in talk.heard() if role == "user"] == ["weather Paris", "hello"]
+    view = talk.page(messages=talk.kept()).send("hello again", message_id=first["id"]).settle()
+    assert (talk.heard(), len(view.messages)) == ([("user", "hello again")], 2)
+
+
+@pytest.mark.row("history")
+def test_a_chat_that_was_deleted_is_forgotten(talk: Talk) -> None:
+    talk.say("weather Paris")
+    assert talk.server.http.delete(f"/portable/agent/{talk.chat}").status_code == 204
+    talk.page().send("hello").settle()
+    assert talk.heard() == [("user", "hello")]
+
+
 @pytest.mark.row("sub-agents")
 def test_a_sub_agent_is_a_part_of_its_own(talk: Talk) -> None:
     view = talk.say("help me please")
