@@ -115,7 +115,7 @@ class Run:
             yield event
         yield ui.SubagentFinishedEvent(subagent_run_id=name, outcome=ui.SubagentFinishedSuccessOutcome())
 
-    async def _answer(self, messages: list[Any]) -> AsyncIterator[Any]:
+    async def _answer(self, messages: list[Any]) -> AsyncIterator[Any]:  # noqa: C901
         """One model call. What it says is added to the messages."""
         message_id, open_part = f"msg-{uuid.uuid4()}", ""
         calls = dict[str, ui.ToolCall]()

@@ -83,6 +83,7 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
     ),
+    "ag-ui": Row("usechat.integrations.ag_ui.agent:AGUIAgent", "usechat.integrations.ag_ui.translator:log_translator"),
     "agent-ops": Row(
         "usechat.integrations.agent_ops.agent:AgentOpsAgent",
         "usechat.integrations.agent_ops.translator:log_translator",

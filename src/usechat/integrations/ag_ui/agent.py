@@ -72,16 +72,17 @@ class AGUIAgent:
         self._url = url
         self._headers = headers
         # With the empty schema that releases before 1.0 want.
-        self._tools = [{"parameters": {"type": "object", "properties": {}}, **tool} for tool in tools]
+        self._tools: list[dict[str, Any]] = [
+            {"parameters": {"type": "object", "properties": {}}, **tool} for tool in tools
+        ]
         # Loading the certificates takes 20 ms.
         self._ssl: ssl.SSLContext | None = None
         # The release that the agent speaks, as soon as it has said so: the first ones refuse the field.
         self._version = ""
 
     def translator(self, chat: Chat) -> AGUITranslator:
-        continued = (
-            [part["toolCallId"] for part in chat.continues.parts if is_tool_call(part)] if chat.continues else ()
-        )
+        parts = chat.continues.parts if chat.continues is not None else ()
+        continued = [part["toolCallId"] for part in parts if is_tool_call(part)]
         denied = [approval.call_id for approval in chat.approvals if not approval.approved]
         names = [tool["name"] for tool in self._tools]
         return AGUITranslator(_thread(chat), tools=names, continued=continued, denied=denied)
@@ -129,7 +130,7 @@ class AGUIAgent:
         messages = to_ag_ui(await chat.history(), thread, {*answers, *thread.paused})
         thread.known = {message["id"] for message in messages}
         body = chat.request.body
-        given = {
+        given: dict[str, Any] = {
             "threadId": _thread_id(chat, thread.branch),
             "runId": str(uuid.uuid4()),
             "state": thread.state,
