@@ -42,6 +42,17 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
     "ag-ui": Framework("ag_ui", "ag-ui-protocol", "ag-ui", cannot=_AG_UI),
+    "ag-ui-pydantic-ai": Framework(
+        "ag_ui_pydantic_ai",
+        "pydantic-ai-slim",
+        "ag-ui",
+        cannot={
+            **_AG_UI,
+            "sub-agents": "Pydantic AI does not send the events of nested runs.",
+            "tool errors": "Pydantic AI's AG-UI adapter sends the text of an error as the result.",
+            "usage": "Pydantic AI tells AG-UI clients of the usage only with ag-ui-protocol 1.0.",
+        },
+    ),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
 }
 

@@ -88,6 +88,7 @@ def test_arguments_are_streamed_and_available_once(talk: Talk) -> None:
         assert (len(deltas) >= 2, json.loads(pieces)) == (True, {"city": "Paris"})
 
 
+@pytest.mark.row("tool errors")
 def test_a_tool_that_fails_ends_in_an_error_without_a_traceback(talk: Talk) -> None:
     view = talk.say("fail")
     [call] = calls(view)

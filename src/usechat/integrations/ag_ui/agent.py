@@ -31,7 +31,8 @@ _Headers: TypeAlias = Mapping[str, str]
 _LARGEST_EVENT: Final = 16 * 1024 * 1024
 _CONNECT_SECONDS: Final = 10.0
 _WRITE_SECONDS: Final = 60.0
-_REDIRECTS: Final = 3
+_ATTEMPTS: Final = 4
+_VERSION: Final = "1.0"
 _LAST: Final = ("RUN_FINISHED", "RUN_ERROR")
 
 
@@ -77,8 +78,8 @@ class AGUIAgent:
         ]
         # Loading the certificates takes 20 ms.
         self._ssl: ssl.SSLContext | None = None
-        # The release that the agent speaks, as soon as it has said so: the first ones refuse the field.
-        self._version = ""
+        # Releases before 0.1.10 refuse a field that they do not know.
+        self._declares = True
 
     def translator(self, chat: Chat) -> AGUITranslator:
         parts = chat.continues.parts if chat.continues is not None else ()
@@ -119,8 +120,6 @@ class AGUIAgent:
         headers = await headers if inspect.isawaitable(headers) else headers
         async with self._post(given, headers or {}) as response, aclosing(_events(response, chat)) as events:
             async for event in events:
-                if event.get("type") == "RUN_STARTED" and isinstance(version := event.get("protocolVersion"), str):
-                    self._version = version
                 yield event
                 if event.get("type") in _LAST:
                     return
@@ -141,8 +140,6 @@ class AGUIAgent:
         }
         if resume := _resume(chat, thread):
             given["resume"] = resume
-        if self._version:
-            given["protocolVersion"] = "1.0"
         return given
 
     @asynccontextmanager
@@ -154,19 +151,22 @@ class AGUIAgent:
         # The turn itself has a clock for an agent that says nothing.
         timeout = httpx.Timeout(_CONNECT_SECONDS, read=None, write=_WRITE_SECONDS)
         async with httpx.AsyncClient(verify=self._ssl, timeout=timeout, follow_redirects=False) as client:
-            request = client.build_request(
-                "POST",
-                self._url,
-                content=msgspec.json.encode(given),
-                headers={**headers, "accept": "text/event-stream", "content-type": "application/json"},
-            )
-            for _ in range(_REDIRECTS):
+            headers = {**headers, "accept": "text/event-stream", "content-type": "application/json"}
+            url = self._url
+            for _ in range(_ATTEMPTS):
+                declared = {"protocolVersion": _VERSION} if self._declares else {}
+                content = msgspec.json.encode({**given, **declared})
+                request = client.build_request("POST", url, content=content, headers=headers)
                 response = await client.send(request, stream=True)
                 try:
                     follow = response.next_request
                     # Another host must not get the headers, nor the messages.
                     if response.status_code in (307, 308) and follow is not None and _is_same(request.url, follow.url):
-                        request = follow
+                        url = follow.url
+                        continue
+                    if response.status_code in (400, 422) and self._declares:
+                        # The run has not begun, so it may be asked for again.
+                        self._declares = False
                         continue
                     _check(response)
                     yield response
