@@ -50,7 +50,7 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
             **_AG_UI,
             "sub-agents": "Pydantic AI does not send the events of nested runs.",
             "tool errors": "Pydantic AI's AG-UI adapter sends the text of an error as the result.",
-            "usage": "Pydantic AI tells AG-UI clients of the usage only with ag-ui-protocol 1.0.",
+            "usage": "Pydantic AI sends it only if asked, and only by AG-UI 1.0.",
         },
     ),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),

@@ -27,7 +27,7 @@ upstream.tool_plain(requires_approval=True)(pay)
 
 
 async def _run(request: Request) -> Response:
-    return await AGUIAdapter.dispatch_request(request, agent=upstream, include_usage=True)
+    return await AGUIAdapter.dispatch_request(request, agent=upstream)
 
 
 def _serve() -> str:
