@@ -1,11 +1,13 @@
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from usechat.flows import FlowRuntime
-from usechat.integrations import INTEGRATIONS, agent_of
+from usechat.integrations import EXTRAS, INTEGRATIONS, agent_of
 from usechat.integrations.open_harness.agent import OpenHarnessAgent
 from usechat.integrations.plain import PlainAgent
 from usechat.transports import OpenHarnessChatTransport
@@ -32,6 +34,12 @@ async def test_each_thing_has_its_agent() -> None:
 async def test_what_is_no_agent_is_refused(thing: object) -> None:
     with pytest.raises(TypeError, match="is not an agent: give a function that takes the chat"):
         agent_of(thing)
+
+
+def test_the_packages_of_a_framework_are_in_the_extra_of_its_integration() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(EXTRAS.values()) <= set(project["optional-dependencies"])
+    assert (EXTRAS["langchain_core"], EXTRAS["deepagents"]) == ("langgraph", "deepagents")
 
 
 def test_no_integration_imports_its_framework() -> None:

@@ -1,15 +1,16 @@
-"""The books of a message while an agent speaks: what was said, which calls are open, who speaks, what was used.
+"""The books of one message: what the agent said, which calls are open, which sub-agent speaks, what was used.
 
-There is one `EventMapper` a message, whatever framework its events come from. It writes with a `MessageWriter`, which
-opens and closes parts and steps, keeps the state of each call, and knows the message that is continued. Here is only
-what the writer cannot know, since it is about events and not about chunks:
+Each message has one `EventMapper`, whatever framework its events come from. It writes with a `MessageWriter`, which
+opens and closes parts and steps, keeps the state of each call, and knows the message that is continued. Here is what
+the writer cannot know, because it is about events and not about chunks:
 
-- *Repeats.* Frameworks say a text in deltas and then whole, announce a call in pieces, whole, and once more when they
-  carry it out, and tell a result twice. A text is compared with what was said under its key. A call is written once
-  while it is open, or in the step in which it ended. The first end of a call counts; one that the continued message
-  has may be what a `Pause` said, so that one more counts. What a framework tells of a call that nobody announced is
-  dropped.
-- *Sub-agents.* What they say is collected and told as a whole, in one part for each.
+- *Repeats.* A framework streams a text and then repeats it whole. It announces a call in pieces, whole, and again when
+  the call is carried out, and reports its result twice. A text is compared with what was said under its key. A call is
+  written once while it is open, and not again in the step in which it ended. The first end of a call counts. A call of
+  the continued message may have ended with the text of a `Pause`; then its next end counts. A framework's events about
+  a call that nobody announced are dropped.
+- *Hidden calls.* They are kept until they end, in case the user is asked about one.
+- *Sub-agents.* Each has one part, which holds everything that it said.
 - *Usage*, summed over the model calls, with what the continued message had used.
 - *The end.* The finish reason that the framework named, unless a call waits for the browser or the user.
 """
@@ -41,7 +42,7 @@ STRUCTURED_OUTPUT: Final = "structured-output"
 _CHUNKS: Final = cast("tuple[type[c.Chunk], ...]", get_args(c.Chunk))
 _DENIED: Final = ("refused", "denied")
 _ASKABLE: Final = ("available", "approved", "refused")
-# How many characters at its end, and at its beginning, tell a text, and how many pieces of it are kept.
+# How many characters at its end and at its beginning identify a text, and how many pieces of it wait to be joined.
 _END: Final = 64
 _PIECES: Final = 128
 # JavaScript cannot count further, so this is no number of tokens.
@@ -53,8 +54,9 @@ _VALUE: Final = 64
 class EventMapper:
     """Turns the events of one turn into chunks; what comes after the end of the message is dropped.
 
-    `repeats` says that the events are those of a framework, which tells of a call again and again: a plain agent that
-    uses the id of a call that is over, or that has another input for one of the continued message, means another call.
+    `repeats` is for the events of a framework, which announces a call again and again. A plain agent that uses the id
+    of a call that is over means another call, and so does one that has another input for a call of the continued
+    message.
     """
 
     def __init__(self, writer: MessageWriter, *, repeats: bool = False) -> None:
@@ -100,12 +102,12 @@ class EventMapper:
         return self._other(event) if write is None else write(self, event)
 
     def end(self) -> Iterator[c.Chunk]:
-        """Tell what is not told yet, and end the message if the agent said how."""
+        """Write what was held back, and end the message if the agent said how."""
         if self._state.phase in ("ended", "failed"):
             return
         for part in self._sub_agents.values():
-            yield from part.tell_rest()
-        yield from self._tell_usage()
+            yield from part.write_rest()
+        yield from self._write_usage()
         if self._finish is None:
             return
         waits = any(call.state in ("available", "requested") for call in self._state.open_calls())
@@ -304,10 +306,10 @@ class EventMapper:
             continues = self._writer.continues
             self._usage = _UsageTotals(None if continues is None else continues.metadata)
         self._usage.add(event)
-        # Usage that is told again and again waits for the next step or the end.
-        return () if event.key else self._tell_usage()
+        # A running total waits for the next step or the end.
+        return () if event.key else self._write_usage()
 
-    def _tell_usage(self) -> list[c.Chunk]:
+    def _write_usage(self) -> list[c.Chunk]:
         metadata = self._usage.take() if self._usage is not None and self._usage.is_new else None
         return self._writer.metadata(metadata) if metadata else []
 
@@ -343,7 +345,7 @@ class EventMapper:
         return self._writer.data(STRUCTURED_OUTPUT, event.value)
 
     def _step(self, event: e.Step) -> Iterator[c.Chunk]:
-        yield from self._tell_usage()
+        yield from self._write_usage()
         self._lazy_steps += event.lazy
         yield from self._writer.step(lazy=event.lazy)
 
@@ -420,14 +422,14 @@ class EventMapper:
                 self._inside[call_id.removeprefix(prefix)] = None
 
     def _is_anothers(self, call: Call | None) -> bool:
-        """Whether a framework tells of a call that is not this message's."""
+        """Whether a framework speaks of a call that is not this message's."""
         return call is None and self._repeats
 
     def _is_over(self, call: Call | None) -> bool:
         return call is not None and call.state in CLOSED and call.id not in self._paused
 
     def _is_asked(self, call: Call | None) -> bool:
-        """Whether a framework tells the end of a call that waits for the user."""
+        """Whether a framework ends a call that waits for the user."""
         return call is not None and call.state == "requested" and self._repeats
 
     def _take_hidden(self, call_id: str) -> e.ToolCall | None:
@@ -529,9 +531,9 @@ class TranslatingMapper(Generic[_Event]):
 
 
 class Growth:
-    """Says when something that grows is told again as a whole: often at first, and rarely once it is long.
+    """Says when something that grows is written again as a whole: often at first, and rarely once it is long.
 
-    So the sum of all that is told stays within a few times the length of the last.
+    So all that is written stays within a few times the length of the last.
     """
 
     def __init__(self) -> None:
@@ -553,7 +555,7 @@ class _Progress:
         self._size = 0
 
     def add(self, delta: Any) -> bool:
-        """Take what the tool says; whether all of it is to be told now."""
+        """Take what the tool says; whether all of it is to be written now."""
         self._deltas.append(delta)
         self._size += len(delta) if isinstance(delta, str) else _VALUE
         return self._growth.is_due(self._size)
@@ -653,7 +655,7 @@ class SubAgentData(TypedDict):
 
 
 class _SubAgentPart:
-    """Collects what a sub-agent says, and tells it as a whole in a part that is replaced in place.
+    """Collects what a sub-agent says, and writes it as a whole into a part that is replaced in place.
 
     The part of a message that is continued goes on. Of a tool call it has the name and the state.
     """
@@ -668,7 +670,7 @@ class _SubAgentPart:
         # What is being said under each key.
         self._open: dict[str, tuple[_Kind, list[str]]] = {}
         self._length = 0
-        self._is_told = True
+        self._is_written = True
         self._tools: dict[str, SubAgentCall] = {}
         # The open calls with their inputs, in case the user is asked about one.
         self._calls: dict[str, e.ToolCall] = {}
@@ -691,14 +693,14 @@ class _SubAgentPart:
                 self._writer.working[event.id] = None
             else:
                 self._writer.working.pop(event.id, None)
-        return self._tell() if is_news else []
+        return self._write() if is_news else []
 
-    def tell_rest(self) -> list[c.Chunk]:
-        """Tell what was said since the part was told last."""
-        return [] if self._is_told else self._tell()
+    def write_rest(self) -> list[c.Chunk]:
+        """Write the part again if the sub-agent has said more."""
+        return [] if self._is_written else self._write()
 
     def _hear(self, event: e.AgentEvent) -> bool:
-        """Take in what the sub-agent says; whether it is to be told now."""
+        """Take in what the sub-agent says; whether the part is to be written now."""
         match event:
             case str():
                 return self._add("text", event, "")
@@ -734,12 +736,12 @@ class _SubAgentPart:
             self._texts[kind].append(self._open[key][1])
         self._open[key][1].append(delta)
         self._length += len(delta)
-        self._is_told = False
+        self._is_written = False
         return self._growth.is_due(self._length)
 
     def _end_call(self, call_id: str, name: str, state: Literal["done", "failed"]) -> bool:
         known = self._tools.get(call_id)
-        # The first end counts, and a framework tells of calls that are not this sub-agent's.
+        # The first end counts, and a framework speaks of calls that are not this sub-agent's.
         if (known is None and not name) or (known is not None and known["state"] in ("done", "failed")):
             return False
         self._calls.pop(call_id, None)
@@ -750,8 +752,8 @@ class _SubAgentPart:
         self._tools[call_id] = {"toolCallId": call_id, "toolName": known["toolName"] if known else name, "state": state}
         return True
 
-    def _tell(self) -> list[c.Chunk]:
-        self._is_told = True
+    def _write(self) -> list[c.Chunk]:
+        self._is_written = True
         about = self._about
         if about.show != "data":
             return []
@@ -814,7 +816,7 @@ def _named(name: str, event: e.AgentEvent) -> e.AgentEvent:
 class _UsageTotals:
     """What the model calls of a message used, as the AI SDK's LanguageModelUsage.
 
-    `metadata` is that of the message that is continued. What nobody told is left out of the details.
+    `metadata` is that of the message that is continued. Counts that nobody gave are left out of the details.
     """
 
     def __init__(self, metadata: Any) -> None:
@@ -841,7 +843,7 @@ class _UsageTotals:
         self.is_new = True
 
     def take(self) -> dict[str, Any]:
-        """The metadata of the message, now that what was added is told."""
+        """The metadata of the message; `is_new` is then False."""
         self.is_new = False
         sums, told = self._sums, dict[str, Any](self._extra)
         if self._model:

@@ -19,11 +19,11 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     """How the gateway behaves.
 
     `enabled` is the switch; None takes it from the environment. `upstream_token` is the gateway's own token for all
-    sockets; without it they have that of their user. `idle` counts seconds without a frame, `total` those of a turn,
-    `keep_alive` those of a silent stream, and `linger` those after the last reader has left. A client that has `behind`
-    bytes left to read and takes none for `patience` seconds is given up, or sooner if all of them together have
-    `behind_in_all` left. A second message of a chat waits for
-    `queue_seconds`. `log` is the most bytes of an answer.
+    sockets; without it each socket has the token of its user. `idle` counts seconds without a frame, `total` those of a
+    turn, `keep_alive` those of a silent stream, and `linger` those after the last reader has left. A client that has
+    `behind` bytes left to read and takes none for `patience` seconds is given up, and sooner if all clients together
+    have `behind_in_all` left. A second message of a chat waits for `queue_seconds`. `log` is the most bytes of an
+    answer. Limits count in each process.
     """
 
     enabled: bool | None = None

@@ -141,7 +141,9 @@ class SessionAgent:
             for session in self._sessions.values():
                 await session.aclose()
             for socket in self.sockets:
-                socket.abort_if_stalled()
+                if socket.stalled:
+                    # It would be slow to close.
+                    socket.abort()
             self._server.close()
             await self._server.wait_closed()
 
@@ -185,21 +187,15 @@ class SessionAgent:
         try:
             if self._script.lines:
                 await _follow_script(self._script.lines, socket, messages)
-            else:
-                await self._converse(socket, messages)
+                return
+            session = self.session(socket.session)
+            with session.joined(socket):
+                async for message in messages:
+                    session.take(socket, message)
         finally:
             self.sockets.remove(socket)
             self._changed()
             await socket.aclose()
-
-    async def _converse(self, socket: Socket, messages: AsyncIterator[Frame]) -> None:
-        session = self.session(socket.session)
-        session.join(socket)
-        try:
-            async for message in messages:
-                session.take(socket, message)
-        finally:
-            session.leave(socket)
 
     async def _play(self, turn: Turn) -> None:
         if not self._script.frames:
@@ -253,8 +249,12 @@ def read_script(text: str) -> Script:
     lines: list[ScriptLine] = []
     frames: list[Frame] = []
     for number, line in enumerate(text.splitlines(), 1):
-        match _decode(line):
-            case None | {"dir": "note"}:
+        try:
+            read: Any = msgspec.json.decode(line) if line.strip() else {"dir": "note"}
+        except msgspec.DecodeError:
+            read = None
+        match read:
+            case {"dir": "note"}:
                 pass
             case {"dir": "recv" | "send" as direction, "frame": {"type": str()} as frame}:
                 lines.append(ScriptLine(direction, frame))
@@ -265,15 +265,6 @@ def read_script(text: str) -> Script:
     if bool(lines) == bool(frames):
         raise ValueError("A script has either frames with their `dir` or bare frames.")
     return Script(tuple(lines), tuple(frames))
-
-
-def _decode(line: str) -> Any:
-    if not line.strip():
-        return None
-    try:
-        return msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return ()
 
 
 async def _follow_script(lines: tuple[ScriptLine, ...], socket: Socket, messages: AsyncIterator[Frame]) -> None:

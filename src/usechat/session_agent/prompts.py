@@ -22,21 +22,12 @@ _PIECE: Final = "x" * 16 * 1024
 _NOISE: Final[tuple[Frame, ...]] = (
     {"type": "title", "title": "Noise"},
     {"type": "git-state", "data": {"branch": "main", "baseBranch": "main", "commitCount": 1}},
-    {
-        "type": "pr-created",
-        "data": {"number": 1, "title": "Fix", "url": "https://example.com/pr/1", "state": "open"},
-    },
+    {"type": "pr-created", "data": {"number": 1, "title": "Fix", "url": "https://example.com/pr/1", "state": "open"}},
     {"type": "files-changed", "files": [{"path": "a.ts", "status": "added", "additions": 3, "deletions": 0}]},
     {"type": "models", "models": MODELS},
     {"type": "status", "data": {"prCreating": True, "branch": "main"}},
     {"type": "toast", "title": "Noise"},
-    {
-        "type": "chunk",
-        "content": "of another turn",
-        "messageId": "other",
-        "channelType": "slack",
-        "channelId": "C1",
-    },
+    {"type": "chunk", "content": "of another turn", "messageId": "other", "channelType": "slack", "channelId": "C1"},
     {"type": "never-heard-of", "data": {}},
 )
 

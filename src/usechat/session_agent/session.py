@@ -12,7 +12,8 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
@@ -107,7 +108,7 @@ class Session:
         self.questions: dict[str, Question] = {}
         self.released = asyncio.Event()
         self._play = play
-        self._messages = deque(_old_messages(settings.init_bytes), _MESSAGES + settings.init_bytes // _PADDING)
+        self.messages = deque(_old_messages(settings.init_bytes), _MESSAGES + settings.init_bytes // _PADDING)
         self._audit_log: deque[Frame] = deque(maxlen=_AUDIT_ENTRIES)
         self._turn: Turn | None = None
         self._task: asyncio.Task[None] | None = None
@@ -115,19 +116,23 @@ class Session:
         self._timers: dict[Any, asyncio.TimerHandle] = {}
         self._closed = False
 
-    def join(self, socket: Socket) -> None:
-        """Greet a new socket: `init`, the open questions, and to everybody that its user came."""
-        self.sockets.append(socket)
-        socket.send(self._init())
-        for question in tuple(self.questions.values()):
-            socket.send(question.shown)
-        self._presence("user.joined", socket.user, "joined")
+    @contextmanager
+    def joined(self, socket: Socket) -> Generator[None]:
+        """Greet a new socket: `init`, the open questions, and to everybody that its user came.
 
-    def leave(self, socket: Socket) -> None:
-        """Forget a socket; the others hear of it if it was the last of its user."""
-        self.sockets.remove(socket)
-        if socket.user not in self._users:
-            self._presence("user.left", socket.user, "left")
+        When it leaves, the others hear of it if it was the last of its user.
+        """
+        self.sockets.append(socket)
+        try:
+            socket.send(self._init())
+            for question in tuple(self.questions.values()):
+                socket.send(question.shown)
+            self._presence("user.joined", socket.user)
+            yield
+        finally:
+            self.sockets.remove(socket)
+            if socket.user not in self._users:
+                self._presence("user.left", socket.user)
 
     def take(self, socket: Socket, message: Frame) -> None:
         """Do what a client says; a type that is not known is ignored."""
@@ -195,14 +200,13 @@ class Session:
         self._audit_log.append(entry)
         self.broadcast({"type": "audit_log", "entry": entry})
 
-    def keep(self, message: Frame) -> None:
-        """Take a message into the transcript; it may change while its turn runs."""
-        self._messages.append(message)
+    def say(self, message: Frame) -> None:
+        """Show a message to everybody, and keep it; it may change while its turn runs."""
+        self.messages.append(message)
+        self.broadcast({"type": "message", "data": message})
 
     def say_system(self, text: str, parts: Any = None) -> None:
-        message = present(id=new_id(), role="system", content=text, parts=parts, createdAt=int(time.time()))
-        self.keep(message)
-        self.broadcast({"type": "message", "data": message})
+        self.say(present(id=new_id(), role="system", content=text, parts=parts, createdAt=int(time.time())))
 
     def lose_runner(self, prompt: Prompt) -> None:
         """The prompt that runs waits again, before all others, until there is a runner."""
@@ -228,10 +232,14 @@ class Session:
         """Who has a socket, in the order in which they came."""
         return list({socket.user.id: socket.user for socket in self.sockets}.values())
 
-    def _presence(self, event: str, user: User, verb: str) -> None:
-        users = [{"id": other.id, **other.details} for other in self._users]
-        self.broadcast({"type": event, "userId": user.id, "userDetails": user.details, "connectedUsers": users})
-        self.audit(event, f"{user.details['name']} {verb}", user.id)
+    @property
+    def _shown_users(self) -> list[Frame]:
+        return [{"id": user.id, **user.details} for user in self._users]
+
+    def _presence(self, event: Literal["user.joined", "user.left"], user: User) -> None:
+        shown = {"userId": user.id, "userDetails": user.details, "connectedUsers": self._shown_users}
+        self.broadcast({"type": event, **shown})
+        self.audit(event, f"{user.id} {event.removeprefix('user.')}", user.id)
 
     def _init(self) -> Frame:
         session = {"id": self.id, "status": self.status, "workspace": "demo", "title": "Demo"}
@@ -242,11 +250,11 @@ class Session:
             "runnerBusy": self.busy,
             "promptsQueued": len(self.queue),
             "connectedClients": len(self.sockets),
-            "connectedUsers": [{"id": user.id, **user.details} for user in self._users],
+            "connectedUsers": self._shown_users,
             "availableModels": MODELS,
             "auditLog": list(self._audit_log),
         }
-        return {"type": "init", "session": {**session, "messages": list(self._messages)}, "data": data}
+        return {"type": "init", "session": {**session, "messages": list(self.messages)}, "data": data}
 
     def _take_prompt(self, socket: Socket, message: Frame) -> None:
         content, attachments = message.get("content"), message.get("attachments")
@@ -279,11 +287,11 @@ class Session:
 
     def _remove_from(self, message_id: Any) -> None:
         """Remove a message and all later ones; an id that is not known is ignored."""
-        ids = [message["id"] for message in self._messages]
+        ids = [message["id"] for message in self.messages]
         if message_id in ids:
             first = ids.index(message_id)
             for _ in ids[first:]:
-                self._messages.pop()
+                self.messages.pop()
             self.broadcast({"type": "messages.removed", "messageIds": ids[first:]})
 
     def _prompt(self, prompt: Prompt) -> None:
@@ -301,9 +309,7 @@ class Session:
     def _echo(self, prompt: Prompt) -> None:
         message = present(id=new_id(), role="user", content=prompt.content, parts=list(prompt.parts) or None)
         author = {} if prompt.author is None else prompt.author.author
-        message |= {**author, **prompt.channel, "createdAt": int(time.time())}
-        self.keep(message)
-        self.broadcast({"type": "message", "data": message})
+        self.say(message | {**author, **prompt.channel, "createdAt": int(time.time())})
 
     def _queue_or_start(self, prompt: Prompt) -> bool:
         """Whether the prompt has to wait."""
@@ -432,7 +438,7 @@ class Turn:
             self._message = {**created, "createdAt": int(time.time()), **self._channel}
             v2 = {"type": "message.create", "turnId": self.id, **self._channel, "opencodeSessionId": "ses_1"}
             self._emit(v2, {"type": "message", "data": self._message})
-            self.session.keep(self._message)
+            self.session.messages.append(self._message)
         return self._message
 
     async def text(self, *pieces: str, kept: bool = True) -> None:

@@ -87,7 +87,7 @@ class User(Struct, frozen=True):
     @property
     def author(self) -> Frame:
         """The fields of a message of theirs."""
-        return {"authorId": self.id, "authorEmail": self.details["email"], "authorName": self.details["name"]}
+        return {"authorId": self.id, "authorEmail": f"{self.id}@example.com", "authorName": self.id}
 
 
 class Connection(ServerConnection):
@@ -128,8 +128,7 @@ class Socket:
         if self.stalled:
             return
         self._frames += 1
-        for _ in range(2 if self._duplicates else 1):
-            broadcast([self._connection], frame, text=True)
+        broadcast([self._connection] * (2 if self._duplicates else 1), frame, text=True)
         for fault in self._faults:
             if fault.after == self._frames:
                 self.strike(fault.name)
@@ -170,11 +169,6 @@ class Socket:
         self.stalled = True
         self._connection.transport.abort()
 
-    def abort_if_stalled(self) -> None:
-        """Cut a connection that would be slow to close."""
-        if self.stalled:
-            self.abort()
-
     async def aclose(self) -> None:
         """End what the socket does by itself; its connection is closed already."""
         if self._task is not None:
@@ -183,8 +177,8 @@ class Socket:
 
     async def _send_noise(self) -> None:
         """Send frames of a turn that nobody asked for, as many as the client takes."""
-        frame = present(type="chunk", content="x" * 4096, messageId="flood", **DEFAULT_CHANNEL)
-        text = msgspec.json.encode(frame).decode()
+        noise = {"type": "chunk", "content": "x" * 4096, "messageId": "flood", **DEFAULT_CHANNEL}
+        text = msgspec.json.encode(noise).decode()
         with suppress(ConnectionClosed):
             while True:
                 await self._connection.send(text)

@@ -260,8 +260,15 @@ async def test_where_side_events_go_together_none_is_lost_and_none_waits_for_lon
         [event] = await taken(events, 1)
         passed += event["events"] if event["type"] == "batch" else [event]
     assert passed == [read("0"), read("1"), read("2"), read("3")]
-    fed.feed(read("5"), said("Hi"), read("6"), None)
-    assert await rest(events) == [read("5"), said("Hi"), read("6")]
+    fed.feed(None)
+    assert await rest(events) == []
+
+
+async def test_text_comes_after_the_side_events_that_waited_for_others() -> None:
+    fed = Fed()
+    fed.feed(read("a"), read("b"), said("Hi"), read("c"), None)
+    batch = {"type": "batch", "events": [read("a"), read("b")]}
+    assert await rest(paced(fed.events(), None, SideEventBatches(20, ()))) == [batch, said("Hi"), read("c")]
 
 
 async def test_a_reader_that_leaves_ends_the_run() -> None:

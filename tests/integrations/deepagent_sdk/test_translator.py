@@ -84,6 +84,11 @@ def test_an_event_may_be_typed_and_its_texts_of_a_class_of_their_own() -> None:
     assert parts(whole(new_mapper(), *events), "text-delta") == [{"type": "text-delta", "id": "id-1", "delta": "Hi"}]
 
 
+def test_an_empty_text_and_a_thought_that_is_not_chosen_are_not_shown() -> None:
+    thought = {"type": "reasoning", "text": "Hm."}
+    assert whole(new_mapper(events=["text"]), {"type": "text", "text": ""}, thought, DONE) == [STOP]
+
+
 # Files.
 
 

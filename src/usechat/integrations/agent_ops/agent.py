@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from msgspec import Struct
 from websockets.exceptions import ConnectionClosed
@@ -43,8 +43,10 @@ class SessionCall(Struct, frozen=True):
     chat: str
     prompt: Prompt | None
 
-
-_Echo: TypeAlias = tuple[str, str, str, str]
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The chat, as no other user or session has it."""
+        return self.address.session, self.address.user, self.chat
 
 
 class AgentOpsAgent:
@@ -55,8 +57,8 @@ class AgentOpsAgent:
     """
 
     @classmethod
-    def wrap(cls, thing: object) -> "None":
-        return None
+    def wrap(cls, thing: object) -> None:
+        """The gateway makes it; nothing is recognised as one."""
 
     def __init__(
         self, upstream: str, token: str | None, options: AgentOpsOptions, limits: SocketLimits, events: SocketEvents
@@ -66,8 +68,8 @@ class AgentOpsAgent:
         self._events = events
         self._following: dict[str, set[Following]] = {}
         self._claimed: dict[str, set[str]] = {}
-        # What the upstream calls a message of a session, user and chat.
-        self._echoes: OrderedDict[_Echo, str] = OrderedDict()
+        # What the upstream calls a message, by the key of its chat and its id.
+        self._echoes: OrderedDict[tuple[tuple[str, str, str], str], str] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
 
     def translator(self, chat: Chat) -> AgentOpsTranslator:
@@ -80,7 +82,8 @@ class AgentOpsAgent:
             AgentError: the session cannot be reached.
         """
         call: SessionCall = chat.request.context
-        if call.prompt is None:
+        prompt = call.prompt
+        if prompt is None:
             chat.write.finish()
             return
         try:
@@ -93,11 +96,11 @@ class AgentOpsAgent:
         except BaseException:
             self._count_abort(chat)
             raise
-        following = self._follow(call, call.prompt, socket)
+        following = self._follow(call.address, prompt, socket)
         # Whether all that has come was read, as far as anybody can know.
         is_current = True
         try:
-            await self._send_prompt(following, call, call.prompt)
+            await self._send_prompt(following, call, prompt)
             while not following.tracker.ended:
                 frame = await following.step(chat)
                 if frame is not None:
@@ -108,7 +111,7 @@ class AgentOpsAgent:
             following.is_lost = True
         finally:
             following.rest()
-            self._remember(call, following)
+            self._remember(call, prompt, following.tracker.echo_id)
             if not following.tracker.ended:
                 self._count_abort(chat)
             task = asyncio.create_task(self._leave(call.address.session, following, is_current=is_current))
@@ -154,8 +157,7 @@ class AgentOpsAgent:
             task.cancel()
         await asyncio.gather(*leaving, return_exceptions=True)
 
-    def _follow(self, call: SessionCall, prompt: Prompt, socket: SessionSocket) -> Following:
-        address = call.address
+    def _follow(self, address: SessionAddress, prompt: Prompt, socket: SessionSocket) -> Following:
         tracker = PromptTracker(
             prompt.text,
             user_id=address.user,
@@ -175,7 +177,7 @@ class AgentOpsAgent:
     async def _send_prompt(self, following: Following, call: SessionCall, prompt: Prompt) -> None:
         """Send the prompt; a message that the session has already goes first, with what followed it."""
         channel_type, channel_id = call.address.channel
-        earlier = self._echoes.get(_echo_key(call, prompt.message_id))
+        earlier = self._echoes.get((call.key, prompt.message_id))
         if earlier is not None and await self._may_revert(following, call, earlier):
             await following.socket.send("revert", messageId=earlier)
         fields: dict[str, Any] = {"attachments": prompt.attachments} if prompt.attachments else {}
@@ -198,16 +200,15 @@ class AgentOpsAgent:
         ids = [message.id for message in messages]
         if earlier not in ids:
             return not ids
-        own = {echo for key, echo in self._echoes.items() if key[:3] == _echo_key(call, "")[:3]}
+        own = {echo for (chat, _), echo in self._echoes.items() if chat == call.key}
         return all(message.role != "user" or message.id in own for message in messages[ids.index(earlier) :])
 
-    def _remember(self, call: SessionCall, following: Following) -> None:
-        echo = following.tracker.echo_id
-        if call.prompt is not None and echo:
-            key = _echo_key(call, call.prompt.message_id)
+    def _remember(self, call: SessionCall, prompt: Prompt, echo: str) -> None:
+        if echo:
+            key = call.key, prompt.message_id
             self._echoes[key] = echo
             self._echoes.move_to_end(key)
-            while len(self._echoes) > _MOST_ECHOES:
+            if len(self._echoes) > _MOST_ECHOES:
                 self._echoes.popitem(last=False)
 
     async def _leave(self, session: str, following: Following, *, is_current: bool) -> None:
@@ -225,7 +226,3 @@ class AgentOpsAgent:
 
     def _count_abort(self, chat: Chat) -> None:
         self._events.aborted("client" if chat.stopped in ("stopped", "left", "replaced") else "server")
-
-
-def _echo_key(call: SessionCall, message_id: str) -> _Echo:
-    return call.address.session, call.address.user, call.chat, message_id

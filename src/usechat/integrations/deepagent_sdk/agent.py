@@ -29,12 +29,12 @@ TranslatorMaker: TypeAlias = Callable[[Chat], Translator[Event]]
 
 _log = logging.getLogger("usechat")
 
-# How long an agent that is done may take to tell what comes after that.
+# Seconds that an agent may take for the events after `done`.
 _AFTER_DONE: Final = 5.0
 
 
 class DeepAgentError(UsechatError):
-    """What a run failed with, where its `error` event holds no exception; users are not shown it."""
+    """What a run failed with, if its `error` event holds no exception; users do not see it."""
 
 
 def is_deep_agent(thing: object) -> bool:
@@ -165,9 +165,9 @@ def _decision(approval: Approval) -> dict[str, Any]:
 
 
 async def _to_its_end(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
-    """The events of a run, whose failure is raised, and whose end is told also where the agent does not tell it.
+    """The events of a run up to its end: a failure is raised, and `done` is added where the agent leaves it out.
 
-    An agent that is done and does not end is not waited for.
+    An agent that is done has five seconds to end.
     """
     async with closing_events(events):
         async for event in events:

@@ -194,7 +194,7 @@ class CheckpointLoaded(TypedDict):
 
 
 class ApprovalAsked(TypedDict):
-    """Somebody else than the page is asked whether the call may be carried out; a transient part."""
+    """Somebody other than the page is asked whether the call may be carried out; a transient part."""
 
     approvalId: str
     toolCallId: str
@@ -232,7 +232,7 @@ class ToolCall(TypedDict):
 
 
 class ToolResult(TypedDict):
-    """The result of a call; of one that failed it is the error, as `{name, message}`, a text or an exception."""
+    """The result of a call. If it failed, that is the error: `{name, message}`, a text or an exception."""
 
     type: Literal["tool-result"]
     toolName: str
@@ -256,21 +256,21 @@ class ApprovalResponse(TypedDict):
 
 
 class TextSegment(TypedDict):
-    """A text that was said before; only the original's terminal yields it, and a page is shown nothing."""
+    """A text that was said before. Only the original's terminal yields it, and a page does not show it."""
 
     type: Literal["text-segment"]
     text: NotRequired[str]
 
 
 class UserMessage(TypedDict):
-    """What the user said; only the original's terminal yields it, and a page is shown nothing."""
+    """What the user said. Only the original's terminal yields it, and a page does not show it."""
 
     type: Literal["user-message"]
     content: NotRequired[str]
 
 
 class Done(TypedDict):
-    """The end of the run; of its state and its messages a page is shown nothing."""
+    """The end of the run. A page does not show its state and its messages."""
 
     type: Literal["done"]
     state: NotRequired[Any]
@@ -357,7 +357,7 @@ BATCH: Final = "batch"
 """The type of an event that holds several side events."""
 
 NOISY: Final = frozenset({"ls", "glob", "grep", "file-read"})
-"""Those of which there may be very many, and which say little once they are over."""
+"""The side events that come in large numbers and say little once they are over."""
 
 DeepAgentEvent: TypeAlias = (
     Text
@@ -387,11 +387,11 @@ TALK: Final = frozenset({"text", "reasoning"}) | TOOLS
 """What an answer consists of."""
 
 CRITICAL: Final = TALK | {"todos-changed", "subagent-start", "subagent-finish"}
-"""What is shown of these and the side events in production, where not everything is."""
+"""What `events="critical"` shows."""
 
 
 def kind_of(event: object) -> str | None:
-    """The type of whatever came as an event."""
+    """The type of an event; None if it has none or is no event."""
     kind = cast("Event", event).get("type") if isinstance(event, Mapping) else None
     return kind if isinstance(kind, str) else None
 

@@ -432,7 +432,7 @@ def _args(event: Event) -> Any:
 
 
 def _cited(name: str, data: Mapping[str, Any]) -> _Said:
-    """What a side event tells of as sources: a file, a page that was read, or what a sub-agent has found."""
+    """The sources of a side event: a file, a page that was read, or what a sub-agent has found."""
     match name:
         case "file-written":
             yield document_of(data["path"])

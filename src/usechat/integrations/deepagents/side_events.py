@@ -93,9 +93,9 @@ class DeepAgentEvents:
     approvals, usage and the end are in the parts themselves, for `LangGraphTranslator`. Each event has the id of the
     call in the message that it belongs to: inside a sub-agent it is that of the sub-agent's call.
 
-    A tool is known by its name, which `tools` may change, and by its arguments. Counts and exit codes are those of its
-    result; where the result does not tell, there is no event. `thread_id` is the name of the thread in the events, and
-    `continues` the message that the run goes on with.
+    A tool is recognised by its name, which `tools` may change, and by its arguments. Counts and exit codes are those of
+    its result; without them, there is no event. `thread_id` is the name of the thread in the events, and `continues`
+    the message that the run goes on with.
     """
 
     def __init__(self, thread_id: str, tools: Mapping[str, str] = TOOLS, continues: UIMessage | None = None) -> None:

@@ -13,7 +13,7 @@ DECISIONS: Final = ("approve", "edit", "reject", "respond")
 
 
 class Action(Struct, frozen=True):
-    """A tool call that waits; the one that is meant is known by its id, or else by its name and arguments."""
+    """A tool call that waits. Its id says which one is meant, or else its name and arguments."""
 
     approval_id: str
     name: str

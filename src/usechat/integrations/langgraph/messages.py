@@ -75,7 +75,7 @@ def output_of(message: Any) -> Any:
 
 
 def messages_of(update: Any) -> Iterator[Any]:
-    """The messages that a node's update holds, under whatever key."""
+    """The messages that a node's update holds, under any key."""
     values = cast("Mapping[str, Any]", update).values() if isinstance(update, Mapping) else ()
     for value in values:
         items = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else (value,)

@@ -57,8 +57,8 @@ _REASONS: Final[dict[str, FinishReason]] = {
 class LangGraphOptions(Struct, frozen=True, kw_only=True):
     """What of a graph's run a page is shown.
 
-    `state` are the keys of its state to show as `data-<key>`. `subgraphs` are told in one part each (`data`), speak
-    like the graph itself (`lanes`), or not at all (`off`). With the names of its `tools`, a call of any other may be
+    `state` are the keys of its state to show as `data-<key>`. `subgraphs` have one part each (`data`), speak
+    like the graph itself (`lanes`), or are not shown (`off`). With the names of its `tools`, a call of any other may be
     the form of a structured output, and is not shown before the node that made it says more.
     """
 
@@ -175,7 +175,7 @@ class LangGraphTranslator:
             self._reason = _REASONS.get(reason, "stop")
 
     def _add_usage(self, told: Any) -> None:
-        """What the chunks of a model call tell of its usage adds up."""
+        """Sum the usage that the chunks of a model call have."""
         ins, outs = field(told, "input_token_details"), field(told, "output_token_details")
         for name, count in (
             ("input_tokens", field(told, "input_tokens")),
@@ -563,7 +563,7 @@ class _Scope:
             yield e.ToolCall(call_id, name, args, provider_executed=by_provider, key=call.key)
 
     def _provider_input(self, streamed: _StreamedCall, call: _ModelCall) -> _Said:
-        """The input of a call that no update tells of, since the provider carries it out."""
+        """The input of a call that is in no update, since the provider carries it out."""
         if not streamed.by_provider or not streamed.begun:
             return
         try:
