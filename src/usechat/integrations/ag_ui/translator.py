@@ -164,6 +164,8 @@ class AGUITranslator:
         waiting: dict[str, dict[str, Any]] = {}
         asked: dict[str, None] = {}
         for interrupt in interrupts[:_MOST]:
+            if not _object(interrupt).get("id"):
+                continue
             interrupt_id, call_id = _name(interrupt, "id"), _name_or(interrupt, "toolCallId")
             call = self._calls.get(call_id)
             told = call_id if call is not None else self._continued_id(call_id)
@@ -320,17 +322,17 @@ class AGUITranslator:
         entity = _name_or(event, _CHUNKS[kind]) or continued
         if not entity:
             raise MappingError("An AG-UI agent sent a chunk that continues nothing.")
-        is_new = self._open.get((owner, kind)) != entity
-        self._chunks[owner, kind] = self._open[owner, kind] = entity
         delta = _text(event, "delta")
         if kind == "TOOL_CALL_CHUNK":
-            if is_new and (entity not in self._calls or event.get("toolCallName")):
+            if entity not in self._calls:
                 yield from self._begin(entity, _name(event, "toolCallName"), event)
+            self._chunks[owner, kind] = self._open[owner, kind] = entity
             if delta:
                 yield from self._add(entity, delta)
             return
-        if is_new and entity not in self._owners:
+        if entity not in self._owners:
             self._own(entity, event)
+        self._chunks[owner, kind] = self._open[owner, kind] = entity
         kind_of = e.Text if kind == "TEXT_MESSAGE_CHUNK" else e.Reasoning
         yield from self._speak(entity, kind_of(delta, key=entity), event)
 
@@ -448,6 +450,7 @@ class AGUITranslator:
         status: _Status = "failed" if event["type"] == "SUBAGENT_ERROR" else "done"
         if _object(event, "outcome").get("type") == "suspended":
             status = "waiting"
+        _name(event, "subagentRunId")
         yield self._move_agent(self._agent(event), status)
 
     def _end_agents(self, status: _Status) -> _Said:
