@@ -5,7 +5,6 @@ import pytest
 from usechat.errors import MappingError
 from usechat.integrations.ag_ui.patch import DOCUMENT_LIMIT, apply_patch
 
-
 CHANGES: list[tuple[Any, Any]] = [
     ([], {"a": {"b": [1, 2]}, "c/d": "~"}),
     ([{"op": "add", "path": "/a/b/-", "value": 3}], {"a": {"b": [1, 2, 3]}, "c/d": "~"}),
