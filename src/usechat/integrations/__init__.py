@@ -103,6 +103,7 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
     ),
+    "ag-ui": Row("usechat.integrations.ag_ui.agent:AGUIAgent", "usechat.integrations.ag_ui.translator:log_translator"),
     "agent-ops": Row(
         "usechat.integrations.agent_ops.agent:AgentOpsAgent",
         "usechat.integrations.agent_ops.translator:log_translator",
@@ -195,9 +196,6 @@ class _Runtime(Protocol):
     def on_event(self) -> Callable[..., Any]: ...
 
 
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _AgentsSDKAgent | _Events | _Runtime
-
-
 class _ADK(Protocol):
     @property
     def run_async(self) -> Callable[..., Any]: ...
@@ -208,7 +206,9 @@ class _ADKApp(Protocol):
     def root_agent(self) -> Any: ...
 
 
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime | _ADK | _ADKApp
+AnyAgent: TypeAlias = (
+    Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime | _AgentsSDKAgent | _ADK | _ADKApp
+)
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 
