@@ -41,6 +41,15 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
+    "claude-agent": Framework(
+        "claude_agent",
+        "claude-agent-sdk",
+        "claude-agent",
+        cannot={
+            "browser tools": "The SDK runs every tool itself, and takes a result from nobody else.",
+            "length": "The CLI lets the model go on after its answer was cut off.",
+        },
+    ),
 }
 
 

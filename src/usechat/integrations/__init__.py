@@ -79,6 +79,11 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "claude-agent": Row(
+        "usechat.integrations.claude_agent.agent:ClaudeAgent",
+        "usechat.integrations.claude_agent.translator:log_translator",
+        packages=("claude_agent_sdk",),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
@@ -165,12 +170,17 @@ class _Events(Protocol):
     def stream_with_events(self) -> Callable[..., Any]: ...
 
 
+class _ClaudeOptions(Protocol):
+    @property
+    def mcp_servers(self) -> Any: ...
+
+
 class _Runtime(Protocol):
     @property
     def on_event(self) -> Callable[..., Any]: ...
 
 
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime
+AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _ClaudeOptions | _Events | _Runtime
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 
