@@ -78,7 +78,8 @@ class Provider:
     ) -> Response:
         asked = Asked(wire, body, heard)
         self.asked.append(asked)
-        if heard and heard[-1].text == "status 500":
+        # Claude's CLI puts words of its own after the user's.
+        if [one.text for one in heard if one.role != "system"][-1:] == ["status 500"]:
             return JSONResponse({"error": {"type": "server_error", "message": "secret of the provider"}}, 500)
         reply = answer(heard)
         return StreamingResponse(_stream(asked, reply, events, named=named), media_type="text/event-stream")
@@ -330,13 +331,16 @@ def _heard_anthropic(body: JSON) -> list[Heard]:
                 heard.append(Heard("tool", text, call_id=block["tool_use_id"]))
                 continue
             text, files = _content([block])
+            # Claude's CLI says where it has put an image.
+            if text.startswith("[Image: source: "):
+                continue
             calls = [Call(block["name"], block["input"], block["id"])] if block["type"] == "tool_use" else []
             last = heard[-1] if heard else Heard("system")
             # Two messages of a user, one after the other, are blocks of one.
             if last.role != message["role"] or (text and last.text):
                 last = Heard(message["role"])
                 heard.append(last)
-            last.text += text
+            last.text += text.strip("\n")
             last.files += files
             last.calls += calls
     return heard

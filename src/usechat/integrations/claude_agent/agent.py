@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from hashlib import sha256
 from importlib import import_module
@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID, uuid4
 
 import msgspec
+from msgspec import Struct
 
 from usechat.errors import AgentError, RequestError
 from usechat.extras import missing
@@ -17,6 +18,7 @@ from usechat.integrations.claude_agent.approvals import Approve, Gate
 from usechat.integrations.claude_agent.translator import ClaudeTranslator, kind_of, raw_of
 from usechat.models import to_anthropic
 from usechat.models.decoders import field_of
+from usechat.protocol.messages import UIMessage
 from usechat.protocol.model_messages import to_model_messages
 from usechat.turns.chat import Chat
 from usechat.turns.pending import PendingTurn
@@ -31,10 +33,13 @@ _TOO_OLD: Final = (
     "@path. Install it with: pip install -U 'usechat[claude-agent]'"
 )
 _NOT_OPEN: Final = "This answers no approval that is open."
-_GO_ON: Final = "Continue from where you left off."
+_GO_ON: Final = "The user has answered. Continue from where you left off."
+_LOST: Final = "No conversation found"
 _SO_FAR: Final = "This conversation began elsewhere. Its messages so far, as JSON of the Messages API:\n"
 # How long the CLI may take to stop; it answers at once, unless it hangs.
 _STOP_SECONDS: Final = 2
+# How long it may take to ask about a call that waits, which it does first of all.
+_ASK_SECONDS: Final = 20
 
 
 class ClaudeAgent:
@@ -68,7 +73,7 @@ class ClaudeAgent:
         return ClaudeTranslator()
 
     async def admit(self, pending: PendingTurn) -> bool:
-        """Whether messages of the chat are replaced.
+        """Whether the session is to go back, because messages of the chat are replaced.
 
         Raises:
             RequestError: The call that is answered does not wait.
@@ -76,59 +81,76 @@ class ClaudeAgent:
         state = pending.state
         if pending.approvals and state is not None and state["waits"] != pending.approvals[0].call_id:
             raise RequestError(_NOT_OPEN, status=409)
-        return pending.edits
+        return pending.edits and pending.message.role == "user"
 
     async def run(self, chat: Chat) -> AsyncGenerator[Any, None]:
         """Answer the new message, or go on after the user's approval.
 
         Raises:
-            AgentError: The session does not know the call that was approved.
+            AgentError: The session does not have the call that was approved.
         """
-        session = _session_id(chat.id, chat.user)
         before: Any = chat.state
-        begun, at = before is not None or bool(chat.approvals), field_of(before, "at")
-        if not begun:
-            await self._delete(session)
-        prompt = await _prompt(chat, is_new=not begun)
         # What a regeneration or an edit goes back to, and the call that waits.
-        kept: dict[str, Any] = {"at": at, "waits": None}
+        kept: dict[str, Any] = {"at": field_of(before, "at"), "waits": None}
         # Without a history on the server nothing is kept, and each turn but an approval begins anew.
         with suppress(RuntimeError):
             chat.state = kept
-        where: dict[str, Any] = {"resume": session} if begun else {"session_id": session}
-        if chat.admitted and begun:
-            where["resume_session_at"] = at
-        approvals = chat.approvals
-        while True:
-            gate = Gate(self._approve, approvals)
-            messages = self._connection(gate, prompt, kept, where)
+        plan = await self._plan(chat, kept["at"], waits=field_of(before, "waits") is not None)
+        while plan:
+            connection = plan.pop(0)
             try:
-                async for message in messages:
-                    if not gate.has_settled or kind_of(message) == "user":
+                async with aclosing(self._connect(connection, kept)) as messages:
+                    async for message in messages:
                         yield message
-            finally:
-                await messages.aclose()
-            if not gate.has_settled:
-                if approvals:
-                    raise AgentError(_NOT_OPEN)
-                return
-            approvals = []
+            except Exception as error:
+                # The CLI deletes old sessions, and those of another machine are not here.
+                if _LOST not in str(error) or "resume" not in connection.where:
+                    raise
+                if chat.approvals:
+                    raise AgentError(_NOT_OPEN) from error
+                plan = [await self._anew(chat)]
+            if chat.approvals and connection.prompt is None and not connection.gate.has_settled:
+                raise AgentError(_NOT_OPEN)
 
     async def forget(self, chat_id: str, user: str | None) -> None:
         """Delete the session of the chat."""
         await self._delete(_session_id(chat_id, user))
 
-    async def _connection(
-        self, gate: Gate, prompt: str | list[_Block], kept: dict[str, Any], where: dict[str, Any]
-    ) -> AsyncGenerator[Any, None]:
+    async def _plan(self, chat: Chat, at: str | None, *, waits: bool) -> "list[_Connection]":
+        if at is None and not chat.approvals:
+            return [await self._anew(chat)]
+        where = {"resume": _session_id(chat.id, chat.user)}
+        if chat.admitted and at is not None:
+            where["resume_session_at"] = at
+        prompt = [_text(_GO_ON)] if chat.approvals else _content(chat.messages[-1:])
+        plan = [_Connection(where, Gate(self._approve), prompt)]
+        if chat.approvals or (waits and not chat.admitted):
+            # A prompt beside the call would make the CLI (2.1.326) lose its result.
+            plan.insert(0, _Connection(where, Gate(self._approve, chat.approvals), None))
+        return plan
+
+    async def _anew(self, chat: Chat) -> "_Connection":
+        session = _session_id(chat.id, chat.user)
+        await self._delete(session)
+        return _Connection({"session_id": session}, Gate(self._approve), _content(await chat.history()))
+
+    async def _connect(self, connection: "_Connection", kept: dict[str, Any]) -> AsyncGenerator[Any, None]:
         """The messages until the session has nothing more to do, with all that background tasks lead to."""
-        sent = str(uuid4())
-        client, has_ended = self._sdk.ClaudeSDKClient(self._configured(gate, where)), False
+        prompt, sent = connection.prompt, str(uuid4())
+        client, has_ended = self._sdk.ClaudeSDKClient(self._configured(connection)), False
         try:
-            await client.connect(_sent(prompt, sent))
-            async for message in client.receive_messages():
-                self._note(message, gate, kept, sent)
-                yield message
+            if prompt is not None:
+                await client.connect(_sent(prompt, sent))
+                async for message in client.receive_messages():
+                    self._note(message, connection.gate, kept, sent)
+                    yield message
+            else:
+                await client.connect()
+                if await connection.gate.is_asked(_ASK_SECONDS):
+                    async for message in client.receive_response():
+                        self._note(message, connection.gate, kept, kept["at"])
+                        if kind_of(message) in ("user", "result"):
+                            yield message
             has_ended = True
         finally:
             if not has_ended:
@@ -137,22 +159,21 @@ class ClaudeAgent:
                     await asyncio.wait_for(client.interrupt(), _STOP_SECONDS)
             await client.disconnect()
 
-    def _configured(self, gate: Gate, where: dict[str, Any]) -> Any:
+    def _configured(self, connection: "_Connection") -> Any:
+        gate = connection.gate
         given: Mapping[str, Sequence[Any]] = self._options.hooks or {}
         hooks = {name: list(matchers) for name, matchers in given.items()}
         for name, hook in (("PreToolUse", gate.before_tool), ("UserPromptSubmit", gate.before_prompt)):
             hooks[name] = [*hooks.get(name, []), self._sdk.HookMatcher(hooks=[hook])]
-        own = {"resume": None, "session_id": None, "continue_conversation": False, "fork_session": False}
-        return replace(
-            self._options, include_partial_messages=True, forward_subagent_text=True, hooks=hooks, **{**own, **where}
-        )
+        own: dict[str, Any] = {"include_partial_messages": True, "forward_subagent_text": True, "hooks": hooks}
+        own |= {"resume": None, "session_id": None, "continue_conversation": False, "fork_session": False}
+        return replace(self._options, **(own | connection.where))
 
-    def _note(self, message: Any, gate: Gate, kept: dict[str, Any], sent: str) -> None:
+    def _note(self, message: Any, gate: Gate, kept: dict[str, Any], sent: str | None) -> None:
         match kind_of(message):
             case "system" if field_of(message, "subtype") == "init":
                 gate.learn(field_of(raw_of(message), "tools") or ())
-                if not gate.has_settled:
-                    kept["at"] = sent
+                kept["at"] = sent
             case "assistant" | "user" if not field_of(message, "parent_tool_use_id"):
                 kept["at"] = field_of(message, "uuid") or kept["at"]
             case "result":
@@ -168,26 +189,31 @@ class ClaudeAgent:
             await asyncio.to_thread(self._sdk.delete_session, session, directory)
 
 
+class _Connection(Struct):
+    """One connection to the CLI: to which session, and with which prompt; None only settles a call that waits."""
+
+    where: dict[str, Any]
+    gate: Gate
+    prompt: list[_Block] | None
+
+
 def _session_id(chat_id: str, user: str | None) -> str:
     """A session for each user and chat, so that nobody reads another's by guessing the id of a chat."""
     return str(UUID(bytes=sha256(msgspec.json.encode((user or "", chat_id))).digest()[:16], version=4))
 
 
-async def _prompt(chat: Chat, *, is_new: bool) -> str | list[_Block]:
-    if chat.approvals:
-        return _GO_ON
-    if not is_new:
-        return _blocks(to_anthropic(to_model_messages([chat.messages[-1]]))["messages"])
-    *before, _ = messages = to_anthropic(to_model_messages(await chat.history()))["messages"]
-    so_far = [{"type": "text", "text": _SO_FAR + msgspec.json.encode(before).decode()}] if before else []
-    return [*so_far, *_blocks(messages)]
+def _content(messages: Sequence[UIMessage]) -> list[_Block]:
+    """The last message, after what was said before it."""
+    *before, asked = to_anthropic(to_model_messages(messages))["messages"]
+    so_far = [_text(_SO_FAR + msgspec.json.encode(before).decode())] if before else []
+    return [*so_far, *asked["content"]]
 
 
-def _blocks(messages: Sequence[Any]) -> list[_Block]:
-    return messages[-1]["content"]
+def _text(text: str) -> _Block:
+    return {"type": "text", "text": text}
 
 
-async def _sent(content: str | list[_Block], message_id: str) -> AsyncIterator[dict[str, Any]]:
+async def _sent(content: list[_Block], message_id: str) -> AsyncIterator[dict[str, Any]]:
     yield {
         "type": "user",
         "message": {"role": "user", "content": content},

@@ -1,12 +1,14 @@
 """Asks the user before a tool runs, by hooks of the Claude Agent SDK.
 
 A hook that defers a call ends the run. The next connection to the session begins with that call: the CLI asks the hook
-again, and then goes on with a prompt of its own. Here that connection only settles the call, and its prompts are
+again, and then goes on with a prompt of its own. Here that connection only settles the call, and the CLI's prompt is
 blocked, because the CLI (2.1.326) may tell the model that the call has no result if other calls stood beside it. The
 connection after it reads everything from the session.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from usechat.integrations.claude_agent.translator import ToolNames
@@ -27,21 +29,32 @@ _IN_SUB_AGENT: Final = (
 )
 _WENT_ON: Final = "This call was not carried out: the user approved nothing, and went on with another message."
 _REFUSED: Final = "The user refused this call."
-_BLOCKED: Final = "The next connection goes on."
+# What the CLI says in the user's name when it goes on after a deferred call.
+_OWN_PROMPT: Final = "Continue from where you left off."
 
 
 class Gate:
     """The hooks of one connection."""
 
-    def __init__(self, approve: Approve, approvals: Sequence[Approval]) -> None:
+    def __init__(self, approve: Approve, approvals: Sequence[Approval] = ()) -> None:
         self._approve = approve
         self._approvals = {approval.call_id: approval for approval in approvals}
         self._names = ToolNames()
         # Whether a prompt has been taken, so that the calls that follow are new.
         self._has_begun = False
         self._is_deferred = False
-        # Whether this connection has settled a call that was deferred.
-        self.has_settled = False
+        self._asked = asyncio.Event()
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether the CLI has asked about a call that was deferred before."""
+        return self._asked.is_set()
+
+    async def is_asked(self, seconds: float) -> bool:
+        """Wait until the CLI asks about a call that was deferred before."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._asked.wait(), seconds)
+        return self.has_settled
 
     def learn(self, tools: Sequence[str]) -> None:
         """Take in which tools there are."""
@@ -50,7 +63,7 @@ class Gate:
     async def before_tool(self, given: Any, call_id: str | None, _: Any) -> dict[str, Any]:
         """Decide on a call."""
         if not self._has_begun:
-            self.has_settled = True
+            self._asked.set()
             return self._settle(call_id or "")
         name = self._names.short(given["tool_name"])
         if not self._waits(name, given):
@@ -62,10 +75,10 @@ class Gate:
         self._is_deferred = True
         return _decided("defer")
 
-    async def before_prompt(self, *_: Any) -> dict[str, Any]:
-        """Block the CLI's own prompt after a call that was settled, and the user's with it."""
-        if self.has_settled or self._approvals:
-            return {"decision": "block", "reason": _BLOCKED}
+    async def before_prompt(self, given: Any, *_: Any) -> dict[str, Any]:
+        """Block the CLI's own prompt."""
+        if given["prompt"] == _OWN_PROMPT:
+            return {"decision": "block", "reason": "The next prompt goes on."}
         self._has_begun = True
         return {}
 

@@ -4,6 +4,7 @@ Messages are objects of the SDK, those objects as dicts with the name of their c
 `--output-format stream-json`. Blocks are told apart by their fields, which are the same in all three.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -30,6 +31,7 @@ _ENDED: Final = {"completed": "done", "failed": "failed", "stopped": "failed", "
 _SYNTHETIC: Final = "<synthetic>"
 _BROKEN_OFF: Final = "The answer broke off before this call was complete, and the model began anew."
 _FAILED: Final = "The tool failed."
+_BY_HOOK: Final = re.compile(r"^PreToolUse:\S+ hook error: ")
 # What a retried answer says in pieces was said before; its whole blocks tell what is new.
 _PIECES: Final = (e.Step, e.Text, e.Reasoning, e.ToolInputStart, e.ToolInputDelta)
 
@@ -224,7 +226,8 @@ class ClaudeTranslator:
 def _ended(call_id: str, block: Any, *, is_launched: bool) -> e.ToolResult | e.ToolError:
     output = _output(field_of(block, "content"))
     if field_of(block, "is_error"):
-        return e.ToolError(call_id, output if isinstance(output, str) and output else _FAILED)
+        # What a hook says of a call is about the call, and not about the hook.
+        return e.ToolError(call_id, _BY_HOOK.sub("", output) if isinstance(output, str) and output else _FAILED)
     # The text of a launch is full of rules for the model.
     return e.ToolResult(call_id, {"status": "async_launched"} if is_launched else output)
 
