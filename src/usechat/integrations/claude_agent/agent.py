@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import Struct
 
-from usechat.errors import AgentError, RequestError
+from usechat.errors import AgentError, RequestError, UsechatError
 from usechat.extras import missing
 from usechat.integrations.claude_agent.approvals import Approve, Gate
 from usechat.integrations.claude_agent.translator import ClaudeTranslator, kind_of, raw_of
@@ -23,7 +23,7 @@ from usechat.protocol.model_messages import to_model_messages
 from usechat.turns.chat import Chat
 from usechat.turns.pending import PendingTurn
 
-__all__ = ["ClaudeAgent"]
+__all__ = ["ClaudeAgent", "ClaudeRunError"]
 
 _Block: TypeAlias = dict[str, Any]
 
@@ -40,6 +40,10 @@ _SO_FAR: Final = "This conversation began elsewhere. Its messages so far, as JSO
 _STOP_SECONDS: Final = 2
 # How long it may take to ask about a call that waits, which it does first of all.
 _ASK_SECONDS: Final = 20
+
+
+class ClaudeRunError(UsechatError):
+    """A run of the Claude Agent SDK failed; the words are the CLI's or the provider's, and not for the user."""
 
 
 class ClaudeAgent:
@@ -176,6 +180,9 @@ class ClaudeAgent:
                 kept["at"] = sent
             case "assistant" | "user" if not field_of(message, "parent_tool_use_id"):
                 kept["at"] = field_of(message, "uuid") or kept["at"]
+            case "result" if field_of(message, "is_error"):
+                words = field_of(message, "errors") or field_of(message, "result")
+                raise ClaudeRunError(f"The run failed ({field_of(message, 'subtype')}): {words!r:.500}")
             case "result":
                 kept["waits"] = field_of(field_of(message, "deferred_tool_use"), "id")
             case _:

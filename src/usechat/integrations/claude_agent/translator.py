@@ -13,8 +13,9 @@ from msgspec import structs
 
 from usechat import events as e
 from usechat.models.decoders import AnthropicDecoder, IncompleteStreamError, field_of
+from usechat.protocol.chunks import Error
 
-__all__ = ["ClaudeRunError", "ClaudeTranslator", "ToolNames", "kind_of", "log_translator", "raw_of"]
+__all__ = ["ClaudeTranslator", "ToolNames", "kind_of", "log_translator", "raw_of"]
 
 _KINDS: Final = {
     "AssistantMessage": "assistant",
@@ -31,13 +32,10 @@ _ENDED: Final = {"completed": "done", "failed": "failed", "stopped": "failed", "
 _SYNTHETIC: Final = "<synthetic>"
 _BROKEN_OFF: Final = "The answer broke off before this call was complete, and the model began anew."
 _FAILED: Final = "The tool failed."
+_RUN_FAILED: Final = "Something went wrong, and the run could not be finished."
 _BY_HOOK: Final = re.compile(r"^PreToolUse:\S+ hook error: ")
 # What a retried answer says in pieces was said before; its whole blocks tell what is new.
 _PIECES: Final = (e.Step, e.Text, e.Reasoning, e.ToolInputStart, e.ToolInputDelta)
-
-
-class ClaudeRunError(Exception):
-    """A run of the Claude Agent SDK failed; the words are the CLI's or the provider's."""
 
 
 class ToolNames:
@@ -215,12 +213,16 @@ class ClaudeTranslator:
     def _result(self, event: Any) -> Iterator[e.AgentEvent]:
         self._is_over, self._is_open = True, False
         if field_of(event, "is_error"):
-            words = field_of(event, "errors") or field_of(event, "result")
-            raise ClaudeRunError(f"The run failed ({field_of(event, 'subtype')}): {words!r:.500}")
+            # The driver raises before, so this is a log.
+            yield Error(_RUN_FAILED)
+            return
         if (value := field_of(event, "structured_output")) is not None:
             yield e.StructuredOutput(value)
         if (deferred := field_of(event, "deferred_tool_use")) is not None:
             yield e.ApprovalRequest(call_id=field_of(deferred, "id"))
+        if field_of(event, "stop_reason") in ("tool_deferred", "tool_use"):
+            # Of other ends the model itself has told the reason.
+            yield e.Finish()
 
 
 def _ended(call_id: str, block: Any, *, is_launched: bool) -> e.ToolResult | e.ToolError:
