@@ -331,8 +331,8 @@ def _heard_anthropic(body: JSON) -> list[Heard]:
                 heard.append(Heard("tool", text, call_id=block["tool_use_id"]))
                 continue
             text, files = _content([block])
-            # Claude's CLI says where it has put an image.
-            if text.startswith("[Image: source: "):
+            # Claude's CLI says where it has put an image, and what day it is.
+            if text.startswith(("[Image: source: ", "<system-reminder>")):
                 continue
             calls = [Call(block["name"], block["input"], block["id"])] if block["type"] == "tool_use" else []
             last = heard[-1] if heard else Heard("system")
