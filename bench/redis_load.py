@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Final, Literal, TypeAlias
 
 import uvloop
+from apps import STEADY_CHUNKS
 from chat_server import Server, serving
 from load import read_streams
 
-from apps import STEADY_CHUNKS
 from support.redis_server import RedisServer
 
 TURNS: Final = (250, 500, 1_000)

@@ -13,7 +13,7 @@ from support.hang import HANG_SECONDS
 __all__ = ["HERE", "Node"]
 
 HERE = Path(__file__).parent
-# So much of what was asked is told of a failure: a stream may be megabytes long.
+# How many characters of the request the message of a failure shows: a stream may be megabytes long.
 _TOLD: Final = 500
 
 

@@ -1,4 +1,4 @@
-"""Whoever comes back at any moment of a turn ends with the message of one who never left."""
+"""A client that comes back at any moment of a turn ends with the same message as one that never left."""
 
 from typing import Any
 

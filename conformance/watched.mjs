@@ -1,4 +1,4 @@
-/** Tells whoever waits for a condition that something changed. */
+/** Wakes those who wait for a condition when something changed. */
 export class Watched {
   #waiting = [];
 

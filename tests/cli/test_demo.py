@@ -57,5 +57,5 @@ def test_the_demo_is_for_this_computer_only(
     monkeypatch.setattr(sys, "argv", ["usechat", "demo", "--host", "0.0.0.0"])  # noqa: S104
     with pytest.raises(SystemExit) as caught:
         main()
-    sentence = "The demo is for this computer only, not for 0.0.0.0: it signs in all who open its page.\n"
+    sentence = "The demo signs in everybody who opens its page, so it cannot listen at 0.0.0.0.\n"
     assert (caught.value.code, capsys.readouterr().err) == (2, sentence)

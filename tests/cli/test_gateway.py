@@ -278,7 +278,7 @@ async def until_line(lines: AsyncIterator[str], wanted: str) -> None:
         (["--audience", "chat"], "Give --jwks, --audience and --issuer together, or none of them."),
         ([*JWTS, "--jwks", "none.json"], "none.json cannot be read: No such file or directory."),
         ([*JWTS, "--jwks", "sessions.db"], "sessions.db: This is not a JSON Web Key Set."),
-        (["--workers", "2"], "Several workers need a store that they share: --store redis://HOST."),
+        (["--workers", "2"], "Several workers need a shared store: --store redis://HOST."),
         (["--host", "192.0.2.1"], "The server cannot listen at 192.0.2.1: Cannot assign requested address {1}."),
     ],
 )

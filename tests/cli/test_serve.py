@@ -360,13 +360,13 @@ def test_an_app_of_ones_own_is_served_as_it_is_at_any_address(folder: Path) -> N
         (["agents:nobody"], "The module agents has no nobody."),
         (["agents"], "'agents' does not have the form module:agent."),
         (["./agents.py:agent"], "'./agents.py:agent' does not have the form module:agent."),
-        (["agents:NUMBER"], "agents:NUMBER is neither an agent, which takes the chat, nor an ASGI app."),
-        (["agents:Agent"], "agents:Agent is neither an agent, which takes the chat, nor an ASGI app."),
-        (["agents:asyncio"], "agents:asyncio is neither an agent, which takes the chat, nor an ASGI app."),
+        (["agents:NUMBER"], "agents:NUMBER is neither an agent, such as a function of the chat, nor an ASGI app."),
+        (["agents:Agent"], "agents:Agent is neither an agent, such as a function of the chat, nor an ASGI app."),
+        (["agents:asyncio"], "agents:asyncio is neither an agent, such as a function of the chat, nor an ASGI app."),
         (
             ["agents:agent", "--host", "0.0.0.0"],  # noqa: S104
-            "Without authentication an agent is served to this computer only, not at 0.0.0.0: serve an app of your own "
-            "instead, made by create_app(agent, authenticate=...).",
+            "Without authentication, only this computer may use an agent, so it cannot listen at 0.0.0.0. Serve an app "
+            "of your own instead, made by create_app(agent, authenticate=...).",
         ),
         (["agents:agent", "--path", "chat"], "'chat' is not a path such as /api/name."),
         (
@@ -384,15 +384,15 @@ def test_an_app_of_ones_own_is_served_as_it_is_at_any_address(folder: Path) -> N
         ),
         (
             ["agents:agent", "--workers", "2"],
-            "Several workers need a store that they share: --store redis://HOST.",
+            "Several workers need a shared store: --store redis://HOST.",
         ),
         (
             ["agents:agent", "--workers", "2", "--store", "redis://localhost", "--history", "sqlite://"],
-            "Several workers need chats that they share: --history sqlite:///FILE, or a PostgreSQL.",
+            "Several workers need a shared history: --history sqlite:///FILE, or a PostgreSQL.",
         ),
         (
             ["agents:agent", "--workers", "2", "--reload"],
-            "--reload is for one process: leave out --workers.",
+            "--reload is for one process. Leave out --workers.",
         ),
         (
             ["agents:agent", "--store", "redis://localhost"],
@@ -430,7 +430,7 @@ def test_a_wrong_value_is_refused_with_the_names_of_its_flag_and_variable(
 
 def test_an_address_of_the_environment_is_checked_like_one_of_the_flag(refuse: Refuse) -> None:
     assert refuse("agents:agent", USECHAT_HOST="::").err.startswith(
-        "Without authentication an agent is served to this computer only, not at ::"
+        "Without authentication, only this computer may use an agent, so it cannot listen at ::."
     )
 
 

@@ -199,7 +199,7 @@ def test_paused_chats_of_one_id_go_on_for_their_users_after_the_server_was_kille
         (["flow.yaml", "--nodes", "flow_nodes:none"], "The module flow_nodes has no none."),
         (
             ["flow.yaml", "--nodes", "flow_nodes:number"],
-            "flow_nodes:number is not a mapping of node types to functions.",
+            "flow_nodes:number is not a dict of node types and their functions.",
         ),
         (["nothing.yaml"], "nothing.yaml cannot be read: No such file or directory."),
         (["flow_nodes:talk", "--nodes", "flow_nodes"], "--nodes is for flows"),

@@ -283,6 +283,20 @@ async def test_what_only_the_runtime_tells_is_not_told_by_a_node(caplog: pytest.
     assert [record.message for record in caplog.records] == told
 
 
+async def test_of_a_frame_that_a_node_emits_the_event_counts_and_a_frame_in_a_frame_is_reported():
+    async def wrap(context: NodeContext, _value: dict[str, Any]) -> None:
+        event: dict[str, Any] = {"type": "flowers", "content": "!"}
+        context.emit({"type": "event", "event": event})
+        context.emit({"type": "event", "event": {"type": "event", "event": event}})
+
+    play = Play(flow([node("a", "wrap")]), {"wrap": wrap})
+    await play.run()
+    assert [event["type"] for event in play.events] == [
+        *["flow:start", "node:start", "flowers", "node:complete", "flow:complete"],
+    ]
+    assert play.runtime.unused.counts == {"A node emitted a frame in a frame.": 1}
+
+
 async def test_what_a_node_emits_after_its_end_is_dropped():
     kept: list[NodeContext] = []
 

@@ -1,4 +1,6 @@
 import hashlib
+import subprocess
+import sys
 
 import pytest
 from starlette.requests import HTTPConnection
@@ -16,6 +18,17 @@ async def test_a_plain_and_an_async_function_may_tell_the_user():
     assert await authenticated(later, connection()) == "ada"
     assert await authenticated(lambda _: "ada", connection()) == "ada"
     assert await authenticated(lambda _: None, connection()) is None
+
+
+def test_an_app_with_opaque_tokens_does_not_load_the_package_for_jwts():
+    program = """
+import sys
+import usechat.server.app
+from usechat.server.auth import BearerTokens
+BearerTokens({"abc": "ada"})
+print("jwt" in sys.modules)
+"""
+    assert subprocess.check_output([sys.executable, "-c", program]) == b"False\n"
 
 
 async def test_an_empty_id_is_nobody():

@@ -33,7 +33,7 @@ Part = dict[str, Any]
 
 
 def user_of(request: Request) -> str:
-    """Whoever signs in by the name in a header has one thread."""
+    """A user, who signs in with a name in a header, has one thread."""
     user = request.headers.get("x-user")
     if user == "mallory":
         raise RequestError("You have no thread.", status=403)

@@ -31,7 +31,7 @@ from usechat.stores import Outcome
 from usechat.turns.chat import Chat
 from usechat.turns.settings import ChatSettings
 
-# So many seconds of the tests' loop are one of ours.
+# This many seconds of the tests' loop are one of ours.
 SPEED = 4
 BUSY = (503, "The server is busy. Try again in a moment.", "5")
 AGENT = """\

@@ -1,4 +1,4 @@
-"""Whoever comes back reads on where it was; whoever does not read is given up."""
+"""A reader that comes back continues where it was; a reader that does not read is cut off."""
 
 import copy
 import socket

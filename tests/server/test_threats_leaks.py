@@ -75,7 +75,7 @@ class BrokenStore(MemoryTurnStore):
 
 
 def frames_of(url: str) -> str:
-    """All that a socket is told that sends a message and asks for the turn of its chat."""
+    """Everything that a socket receives after it sends a message and asks for the turn of its chat."""
     rest: JSON = {"headers": {}, "body": {}}
     frames = [
         {"type": "send", "requestId": "r1", "trigger": "submit-message", **message("Hello", "socket"), **rest},

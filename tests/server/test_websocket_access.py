@@ -5,6 +5,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
 from support.sockets import JSON, error, listing, opening, serving, texts
+from usechat.errors import DatabaseBusyError
 from usechat.server.auth import BearerTokens
 
 pytestmark = pytest.mark.anyio
@@ -93,6 +94,17 @@ async def test_the_text_of_an_exception_stays_in_the_log(caplog: pytest.LogCaptu
     [record] = [record for record in caplog.records if record.name == "usechat"]
     error_id = record.getMessage().rpartition(" ")[2]
     assert frame == error("r1", f"Something went wrong. (Error {error_id})")
+
+
+async def test_a_busy_database_asks_for_another_try():
+    async def wait(connection: HTTPConnection) -> str | None:
+        if "authorization" in connection.headers:
+            raise DatabaseBusyError
+        return None
+
+    async with serving(authenticate=wait) as house, opening(house) as page:
+        await page.send("r1", "hello", headers={"authorization": "x"})
+        assert await page.only("r1") == error("r1", "The server is busy. Try again in a moment.")
 
 
 async def test_only_pages_of_this_host_or_a_listed_one_may_connect():

@@ -44,6 +44,8 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001
 @app.callback()
 def options(
     *,
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """The options before the command."""

@@ -1,4 +1,4 @@
-"""`usechat check`: is a recorded stream legal, and which clients accept it?"""
+"""`usechat check`: whether a recorded stream is legal, and which clients accept it."""
 
 from typing import Annotated, Any
 
@@ -22,17 +22,18 @@ def check(
         str, typer.Argument(help="An SSE body, the output of `curl -i`, or one chunk per line; - for stdin.")
     ],
     *,
-    client: Annotated[ClientName, typer.Option(help="The clients that must accept the stream.")] = "portable",
+    client: Annotated[ClientName, typer.Option(help="The AI SDK versions that must accept the stream.")] = "portable",
     continues: Annotated[
         str | None, typer.Option(metavar="FILE", help="The message that the stream continues, as --message prints it.")
     ] = None,
     message: Annotated[bool, typer.Option("--message", help="Print the message that the client builds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also if a message is left untidy.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also after a warning.")] = False,
 ) -> None:
-    """Judge a recorded stream: exit 0 if the clients accept it, 1 with the first violation if one refuses it.
+    """Check whether AI SDK clients accept a recorded stream.
 
-    A stream that only leaves the message untidy, for example with a part that stays streaming, gets a warning.
+    Exits with 1 and prints the first violation if one of them refuses it. A stream that leaves the message untidy, such
+    as a part that never ends, gets a warning.
     """
     before = None if continues is None else _read_message(continues)
     try:

@@ -11,9 +11,9 @@ __all__ = ["demo"]
 
 @command_of(ListenSettings)
 def demo(settings: ListenSettings) -> None:
-    """Serve a page with one agent of each kind, on this computer. They need no key and no network."""
+    """Serve a page with demo agents of each kind. They need no API key and no network."""
     if not settings.local:
-        refuse(f"The demo is for this computer only, not for {settings.host}: it signs in all who open its page.")
+        refuse(f"The demo signs in everybody who opens its page, so it cannot listen at {settings.host}.")
     with refusing("usechat demo", "server"):
         from usechat.cli.listening import listen, serve
         from usechat.demo.app import make_demo

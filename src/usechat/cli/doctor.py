@@ -1,4 +1,4 @@
-"""`usechat doctor`: can this Redis keep the turns?"""
+"""`usechat doctor`: whether a Redis can be the store of several workers."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -26,14 +26,15 @@ def doctor(
         typer.Option(
             envvar="USECHAT_STORE",
             metavar="URL",
-            help="The store, as for usechat serve: redis://user:password@host:port/0.",
+            help="The URL of the Redis, as for usechat serve: redis://user:password@host:port/0.",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Check whether a Redis can keep the turns of several workers. Exit 0 if it can, 1 with what to do if not.
+    """Check whether a Redis can be the --store of several workers.
 
-    Warnings do not change the exit code. The doctor leaves nothing in the Redis.
+    Exits with 1 and prints what to do if it cannot. Warnings do not change the exit code. The doctor leaves nothing in
+    the Redis.
     """
     with refusing("usechat doctor", "redis"):
         from usechat.cli.redis_checks import examine

@@ -65,7 +65,7 @@ def run(settings: ServeSettings) -> None:
     if settings.reload:
         _serve_and_reload(settings, listener)
     elif settings.workers > 1:
-        # An app of one's own has its own grace.
+        # An app of your own has its own grace.
         run_workers(settings.workers, partial(_work, settings), listener, settings.grace if is_agent else None)
     else:
         serve(app, listener, settings.log_format, root_path=settings.root_path)
@@ -75,13 +75,13 @@ def _check_workers(settings: ServeSettings, *, is_agent: bool) -> None:
     if settings.workers == 1:
         return
     if settings.reload:
-        raise ServeError("--reload is for one process: leave out --workers.")
+        raise ServeError("--reload is for one process. Leave out --workers.")
     if not is_agent:
-        # An app decides itself where its turns and chats are kept.
+        # An app decides itself where it stores turns and chats.
         return
     settings.check_store()
     if settings.history != "client" and database_name(settings.history) == "memory":
-        raise ServeError("Several workers need chats that they share: --history sqlite:///FILE, or a PostgreSQL.")
+        raise ServeError("Several workers need a shared history: --history sqlite:///FILE, or a PostgreSQL.")
 
 
 def _try(url: str, what: str) -> None:
@@ -131,7 +131,7 @@ def _make_app(target: Any, settings: ServeSettings) -> ASGIApp:
     if find_agent(target) is not None:
         app = _make_agent_app(target, settings)
     elif inspect.isclass(target) or not _takes_three(target):
-        raise ServeError(f"{settings.target} is neither an agent, which takes the chat, nor an ASGI app.")
+        raise ServeError(f"{settings.target} is neither an agent, such as a function of the chat, nor an ASGI app.")
     elif changed := _changed(settings, _FOR_AGENTS):
         options = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
         raise ServeError(f"{settings.target} is an app of your own, so set {options} where you make it.")
@@ -145,8 +145,8 @@ def _make_app(target: Any, settings: ServeSettings) -> ASGIApp:
 def _make_agent_app(agent: Any, settings: ServeSettings) -> Starlette:
     if not settings.local:
         raise ServeError(
-            f"Without authentication an agent is served to this computer only, not at {settings.host}: "
-            "serve an app of your own instead, made by create_app(agent, authenticate=...)."
+            f"Without authentication, only this computer may use an agent, so it cannot listen at {settings.host}. "
+            "Serve an app of your own instead, made by create_app(agent, authenticate=...)."
         )
     try:
         return create_app(
@@ -220,7 +220,7 @@ def _import(module: str) -> ModuleType:
 
 
 def _own_traceback(error: BaseException) -> str:
-    """The traceback without our frames and those of importlib."""
+    """The traceback without the frames of usechat and importlib."""
     if isinstance(error, SyntaxError):
         # It names its file and line itself.
         return "".join(traceback.format_exception_only(error)).rstrip()
@@ -244,7 +244,7 @@ def _load_flow(settings: ServeSettings) -> Any:
     store = None if database is None else DatabaseRunStore(database)
     try:
         flow = load_flow(settings.target)
-        # A missing node type is an error now, not for the first user.
+        # So that a missing node type is an error now, and not for the first user.
         FlowRuntime(flow, nodes)
     except FlowError as error:
         raise ServeError(str(error)) from error
@@ -278,5 +278,5 @@ def _load_nodes(name: str) -> Mapping[str, Any]:
     name = name if ":" in name else f"{name}:nodes"
     found = _load(name)
     if not isinstance(found, Mapping) or not all(map(callable, cast("Mapping[Any, Any]", found).values())):
-        raise ServeError(f"{name} is not a mapping of node types to functions.")
+        raise ServeError(f"{name} is not a dict of node types and their functions.")
     return cast("Mapping[str, Any]", found)

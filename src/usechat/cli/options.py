@@ -40,6 +40,7 @@ __all__ = [
     "check_seconds",
     "command_of",
     "database_name",
+    "is_loopback",
     "read_file",
     "read_switches",
     "refuse",
@@ -75,7 +76,7 @@ def refusing(command: str, extra: str) -> Generator[None]:
 
 
 def command_of(settings: type[_S]) -> Callable[[Callable[[_S], None]], Callable[..., None]]:
-    """Turn a function of these settings into a command: each field is an option, and `USECHAT_<NAME>` sets it."""
+    """Turn a function of these settings into a command. Each field is an option, which `USECHAT_<NAME>` sets, too."""
 
     def decorate(function: Callable[[_S], None]) -> Callable[..., None]:
         @wraps(function)
@@ -100,6 +101,14 @@ def _parameter(info: FieldInfo) -> Parameter:
     return Parameter(info.name, Parameter.KEYWORD_ONLY, default=default, annotation=info.type)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether connections to this host stay on this computer."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def check_seconds(seconds: float) -> float:
     """Refuse more than a day, and `inf` and `nan`, which `float` accepts and no timer does."""
     if not seconds <= _DAY:
@@ -108,7 +117,7 @@ def check_seconds(seconds: float) -> float:
 
 
 Port: TypeAlias = Annotated[
-    int, Option(envvar="USECHAT_PORT", min=0, max=65535, help="The port. 0 takes one that is free.")
+    int, Option(envvar="USECHAT_PORT", min=0, max=65535, help="The port to listen on. 0 picks a free one.")
 ]
 Directory: TypeAlias = Annotated[
     str,
@@ -129,10 +138,7 @@ class ListenSettings(Struct, frozen=True, kw_only=True):
     @property
     def local(self) -> bool:
         """Whether only this computer can connect."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     @property
     def netloc(self) -> str:
@@ -145,26 +151,28 @@ class ListenSettings(Struct, frozen=True, kw_only=True):
 class ServerSettings(ListenSettings, frozen=True, kw_only=True):
     """What `usechat serve` and `usechat gateway` share."""
 
-    client: Annotated[ClientName, Option(help="The clients that must understand the streams.")] = "portable"
-    cors: Annotated[list[str], Option(help="An origin whose pages may call. Repeat it for more.")] = field(
-        default_factory=list[str]
-    )
+    client: Annotated[ClientName, Option(help="The AI SDK versions that the streams must work with.")] = "portable"
+    cors: Annotated[
+        list[str], Option(help="An origin whose pages may call, such as http://localhost:3000. Repeat it for more.")
+    ] = field(default_factory=list[str])
     grace: Annotated[
-        float, Option(min=0, callback=check_seconds, help="Seconds that running turns get when the server stops.")
+        float,
+        Option(min=0, callback=check_seconds, help="Seconds that running turns get when the server stops."),
     ] = 10.0
     store: Annotated[
-        str, Option(metavar="URL", help="Where running turns are kept: memory, or the URL of a Redis for all workers.")
+        str,
+        Option(metavar="URL", help="The store of running turns: memory, or the URL of a Redis for all workers."),
     ] = "memory"
     lease: Annotated[
         float,
         Option(
             min=1,
             callback=check_seconds,
-            help="Seconds after which another worker ends the turns of a worker that is silent.",
+            help="Seconds without a sign of life after which other workers end the turns of a worker.",
         ),
     ] = LEASE
-    workers: Annotated[int, Option(min=1, max=256, help="How many processes serve. Needs --store.")] = 1
-    log_format: Annotated[LogFormat, Option(help="Lines of text, or one JSON object per line.")] = "text"
+    workers: Annotated[int, Option(min=1, max=256, help="The number of worker processes. Several need --store.")] = 1
+    log_format: Annotated[LogFormat, Option(help="Log lines of text, or one JSON object per line.")] = "text"
 
     def check_store(self) -> None:
         """Check that several workers share a store.
@@ -173,16 +181,16 @@ class ServerSettings(ListenSettings, frozen=True, kw_only=True):
             ServeError: They do not.
         """
         if self.workers > 1 and self.store == "memory":
-            raise ServeError("Several workers need a store that they share: --store redis://HOST.")
+            raise ServeError("Several workers need a shared store: --store redis://HOST.")
 
     @property
     def cors_hint(self) -> str:
-        """The line of the banner for pages of another origin, which need --cors."""
+        """The line of the banner about --cors."""
         return "" if self.cors else "Pages of another origin need --cors, such as --cors http://localhost:3000.\n"
 
 
 def read_switches(given: Iterable[str]) -> dict[str, Any]:
-    """Read options of a source, such as `name=true` or `name=["a"]`. A value that is not JSON is text.
+    """Read options of a framework, such as `name=true` or `name=["a"]`. A value that is not JSON is a string.
 
     Raises:
         ValueError: An option has no value.

@@ -16,19 +16,19 @@ _NAMES: Final = ", ".join(_TYPES)
 
 
 def react(
-    *, parts: Annotated[bool, typer.Option("--parts", help="Print the components that draw data parts.")] = False
+    *, parts: Annotated[bool, typer.Option("--parts", help="Print components that draw data parts.")] = False
 ) -> None:
-    """Print the chat transport for AI SDK 5, 6 and 7: `usechat react > src/usechat.ts`.
+    """Print a chat transport for React apps with AI SDK 5, 6 or 7: `usechat react > src/usechat.ts`.
 
-    `usechat react --parts > src/parts.tsx` prints the components that draw data parts: todos, files, commands, the web,
+    `usechat react --parts > src/parts.tsx` prints components that draw data parts: todos, files, commands, the web,
     sub-agents, flows, questions.
     """
     name = "parts.tsx" if parts else "usechat.ts"
     typer.echo((files("usechat") / "react" / name).read_text(encoding="utf-8"), nl=False)
 
 
-def print_types(source: Annotated[str, typer.Argument(help=f"The source: {_NAMES}.")]) -> None:
-    """Print the TypeScript types of a source's data parts."""
+def print_types(source: Annotated[str, typer.Argument(help=f"The integration: {_NAMES}.")]) -> None:
+    """Print TypeScript types for an integration's data parts."""
     if source not in _TYPES:
         refuse(f"There are no types for {source!r:.60}. There are types for {_NAMES}.")
     typer.echo(_TYPES[source](), nl=False)

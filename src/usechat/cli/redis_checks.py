@@ -5,7 +5,6 @@ plays a whole turn. No finding repeats the password of the URL.
 """
 
 import asyncio
-import ipaddress
 import secrets
 import ssl
 import statistics
@@ -29,6 +28,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from usechat.cli.options import is_loopback
 from usechat.ids import new_turn_id
 from usechat.stores import Claim, StopReason, StoreAwayError, TurnHead
 from usechat.stores.redis import RedisTurnStore
@@ -119,6 +119,9 @@ def examine(url: str, seconds: float = 5.0) -> list[Finding]:
 class Address:
     """The URL of a Redis. Each reply, and the connection itself, may take `seconds`.
 
+    `local` says that the connection stays on this computer; `trusts_any` that it is encrypted, but accepts any
+    certificate.
+
     Raises:
         ValueError: The URL is wrong. The text repeats nothing of it.
     """
@@ -144,41 +147,16 @@ class Address:
         except (TypeError, ValueError):
             text = "The URL of --store cannot be read. Check its port and the parameters after its question mark."
             raise ValueError(text) from None
+        host = str(self._options.get("host", "localhost"))
+        self._place = str(self._options.get("path") or f"{host}:{self._options.get('port', 6379)}")
+        self.local = "path" in self._options or is_loopback(host)
+        self.user = str(self._options.get("username") or "default")
+        self.has_password = bool(self._options.get("password"))
         self.encrypted = scheme == "rediss"
+        self.trusts_any = self.encrypted and str(self._options.get("ssl_cert_reqs", "required")) in ("none", "None")
 
     def __str__(self) -> str:
         return f"The Redis at {self._place}"
-
-    @property
-    def _place(self) -> str:
-        return str(self._options.get("path") or f"{self._host}:{self._options.get('port', 6379)}")
-
-    @property
-    def _host(self) -> str:
-        return str(self._options.get("host", "localhost"))
-
-    @property
-    def local(self) -> bool:
-        """Whether the connection stays on this computer."""
-        if "path" in self._options or self._host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self._host).is_loopback
-        except ValueError:
-            return False
-
-    @property
-    def user(self) -> str:
-        return str(self._options.get("username") or "default")
-
-    @property
-    def has_password(self) -> bool:
-        return bool(self._options.get("password"))
-
-    @property
-    def trusts_any(self) -> bool:
-        """Whether the connection is encrypted, but any certificate will do."""
-        return self.encrypted and str(self._options.get("ssl_cert_reqs", "required")) in ("none", "None")
 
     @contextmanager
     def connect(self) -> Generator[Any]:

@@ -1,4 +1,4 @@
-"""`usechat replay`: serve a recorded turn, to build a page without an agent."""
+"""`usechat replay`: serves a recorded turn, to build a page without an agent."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 from uuid import uuid4
@@ -22,11 +22,14 @@ def replay(
     *,
     port: Port = _DEFAULT.port,
     speed: Annotated[
-        float, typer.Option(min=0, help="How many times as fast as the recording. 0 does not wait at all.")
+        float, typer.Option(min=0, help="The speed, as a multiple of the recording's. 0 does not wait at all.")
     ] = 1.0,
-    path: Annotated[str, typer.Option(help="The path of the chat.")] = "/api/chat",
+    path: Annotated[str, typer.Option(help="The URL path of the chat.")] = "/api/chat",
 ) -> None:
-    """Answer every message with a recorded turn. Pages of any origin may call, on this computer."""
+    """Answer every message with a recorded turn, to build a page without an agent.
+
+    Only this computer can connect. Pages of any origin may call.
+    """
     settings = ListenSettings(port=port)
     with refusing("usechat replay", "server"):
         from usechat.cli.listening import listen, serve
@@ -88,7 +91,7 @@ def replay_app(recording: Recording, path: str, *, speed: float) -> "Starlette":
 
 
 def _renewed(recording: Recording) -> Recording:
-    """The recording with a new message id, because pages tell messages apart by their ids."""
+    """The recording with a new message id: a page would take the same id for the same message."""
     if recording.continues is not None:
         return recording
     return msgspec.structs.replace(recording, chunks=[_with_new_id(chunk) for chunk in recording.chunks])

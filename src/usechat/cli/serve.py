@@ -1,4 +1,4 @@
-"""`usechat serve`: serve an agent, a flow or an app."""
+"""`usechat serve`: the command and its options. `launch` does the work."""
 
 from typing import Annotated
 
@@ -14,15 +14,15 @@ __all__ = ["ServeSettings", "serve"]
 class ServeSettings(ServerSettings, frozen=True, kw_only=True):
     """What to serve and how.
 
-    Apps take host, port, root path, workers, reload and log format, and nothing else. `nodes`, `runs`, `concurrency`
+    An app of your own takes only host, port, root path, workers, reload and log format. `nodes`, `runs`, `concurrency`
     and `option` are for flows.
     """
 
     target: Annotated[
         str, Argument(help="What to serve: module:agent, flow.yaml, or module:app for an ASGI app of your own.")
     ]
-    nodes: Annotated[str, Option(help="The module whose `nodes` are the node types of the flow.")] = ""
-    runs: Annotated[str, Option(help="The database of a flow's runs. With it, they survive a restart.")] = ""
+    nodes: Annotated[str, Option(help="A flow's node functions: a module with a dict `nodes`, or module:name.")] = ""
+    runs: Annotated[str, Option(help="The database URL for a flow's runs, which then survive a restart.")] = ""
     concurrency: Annotated[int, Option(min=1, help="How many nodes of a flow may run at the same time.")] = 1
     option: Annotated[
         list[str],
@@ -33,20 +33,23 @@ class ServeSettings(ServerSettings, frozen=True, kw_only=True):
     reload: Annotated[bool, Option("--reload", help="Restart when a Python file in this directory changes.")] = False
     history: Annotated[
         str,
-        Option(help="The database of the chats. sqlite:// keeps them in memory, client leaves them to the pages."),
+        Option(help="The URL of the database for chats. sqlite:// is in memory, client leaves chats to the pages."),
     ] = "sqlite:///usechat.db"
-    path: Annotated[str, Option(help="The path of the chat.")] = "/api/chat"
+    path: Annotated[str, Option(help="The URL path of the chat.")] = "/api/chat"
     root_path: Annotated[
         str, Option(metavar="PREFIX", help="The prefix that a proxy strips from request paths, such as /agent.")
     ] = ""
     allowed_hosts: Annotated[
-        list[str], Option(help="A host name that a proxy uses for this server. Repeat it for more.")
+        list[str], Option(help="A host name under which a proxy serves this server. Repeat it for more.")
     ] = field(default_factory=list[str])
 
 
 @command_of(ServeSettings)
 def serve(settings: ServeSettings) -> None:
-    """Serve an agent to useChat(). USECHAT_<NAME> in the environment sets an option."""
+    """Serve an agent, a flow or an app to useChat().
+
+    The environment variable USECHAT_<NAME> sets an option.
+    """
     with refusing("usechat serve", "server"):
         from usechat.cli.launch import run
 

@@ -25,7 +25,7 @@ Its function runs in a task of its own, which ends in one of three ways:
 - `_Stopped`: the run was paused or aborted, or another node failed. The inbox and the run id stay, for when the run is
   resumed. A paused node may still return an output.
 
-`_NodeRuns.interrupt` cancels the function's task. A function that has not ended after `_WIND_DOWN` seconds is
+`_interrupt` cancels the function's task. A function that has not ended after `_WIND_DOWN` seconds is
 abandoned: its context is closed, its task stays in `_ABANDONED`, and the run goes on without it.
 """
 
@@ -34,6 +34,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -180,153 +181,6 @@ def _text(error: BaseException) -> str:
         return type(error).__name__
 
 
-class _NodeRuns:
-    """Runs the nodes of one schedule, once or for each item; none begins while `halting()` is true.
-
-    `interrupted` are the nodes that were running when an earlier call of `run` ended, and have not run again yet.
-    `run_ids` has the last run id of each node that is not over. `answers` has the nodes that have asked and are not
-    over: each with its resume message, or None until the run is resumed.
-    """
-
-    def __init__(
-        self,
-        functions: Mapping[str, NodeFunction],
-        schedule: Schedule,
-        *,
-        emit: Callable[[Mapping[str, Any]], None],
-        dispatch: Callable[[Command], None],
-        halting: Callable[[], bool],
-        new_context: Callable[[str, str, Inbox, str | None], NodeContext],
-    ) -> None:
-        self._functions = functions
-        self._schedule = schedule
-        self._emit = emit
-        self._dispatch = dispatch
-        self._halting = halting
-        self._new_context = new_context
-        self.interrupted: set[str] = set()
-        run = schedule.run
-        self.run_ids: dict[str, str] = {} if run.node_runs is UNSET else dict(run.node_runs)
-        # The original pauses only by a command, and the message is for all nodes that were running then.
-        paused = run.node_status.items() if run.status == "paused" else ()
-        asked: dict[str, str | None] = {name: None for name, status in paused if status == "running"}
-        self.answers = asked if run.answers is UNSET else dict(run.answers)
-        self._invocations: dict[str, _Invocation] = {}
-        self._inboxes: dict[str, Inbox] = {}
-        for command in run.inbox:
-            if "runId" in command:
-                self.inbox(command["runId"]).put(command)
-
-    def inbox(self, run_id: str) -> Inbox:
-        return self._inboxes.setdefault(run_id, Inbox())
-
-    def unread(self) -> list[Command]:
-        return [command for inbox in self._inboxes.values() for command in inbox.pending()]
-
-    def waiting(self) -> list[str]:
-        return [run_id for run_id in self._invocations if self._inboxes[run_id].waiting]
-
-    def interrupt(self, reason: CancelReason) -> None:
-        for invocation in tuple(self._invocations.values()):
-            invocation.interrupt(reason)
-
-    def running(self) -> list[str]:
-        return [name for name, run_id in self.run_ids.items() if run_id in self._invocations]
-
-    def forget(self, name: str) -> None:
-        """Drop what is kept for a node that is over or starts again from its first item."""
-        self.interrupted.discard(name)
-        self.answers.pop(name, None)
-
-    def recover(self, message: str) -> None:
-        """Make interrupted nodes pending again, and give the message to those that have asked."""
-        status = self._schedule.run.node_status
-        running = {name for name in status if status[name] == "running"}
-        status.update(dict.fromkeys(running, "pending"))
-        self.interrupted |= running & self._schedule.plan.nodes.keys()
-        asked = [name for name, answer in self.answers.items() if answer is None]
-        # An agent takes any message, also one that it did not ask for.
-        given = asked or [name for name in self.interrupted if self._is_agent(name)]
-        self.answers.update(dict.fromkeys(given, message))
-        unread = {command["runId"] for command in self.unread()}
-        # The original stores no run ids: there, the only unread inbox is that of the interrupted node.
-        if len(self.interrupted) == len(unread) == 1:
-            self.run_ids.setdefault(*self.interrupted, *unread)
-
-    async def run(self, node: PlannedNode) -> _Ended:
-        """Run the node to its end."""
-        edge = self._schedule.for_each(node)
-        if edge is not None:
-            return await self._run_items(node, edge)
-        run_id, message = self._identify(node.node.id)
-        return await self._invoke(node, run_id, self._schedule.scope(), message)
-
-    def _identify(self, name: str) -> tuple[str, str | None]:
-        """The run id of the node, and its resume message."""
-        if name not in self.interrupted:
-            return str(uuid.uuid4()), None
-        self.interrupted.discard(name)
-        run_id = self.run_ids.get(name)
-        # A node keeps its run id only for the commands in its inbox that it has not read.
-        if run_id is None or not self.inbox(run_id).pending():
-            run_id = str(uuid.uuid4())
-        message = self.answers.get(name)
-        if message is not None:
-            command = {"type": "send", "runId": run_id, "message": message}
-            # A node that was interrupted again may have left the same message unread.
-            if command not in self.inbox(run_id).pending():
-                self._dispatch(command)
-        return run_id, message
-
-    def _is_agent(self, name: str) -> bool:
-        return isinstance(self._functions[self._schedule.plan.nodes[name].node.type], AgentFunction)
-
-    async def _run_items(self, node: PlannedNode, edge: PlannedEdge) -> _Ended:
-        self.forget(node.node.id)
-        iterations: list[dict[str, Any]] = []
-        items = await self._schedule.items(edge)
-        for number, item in enumerate(items):
-            name = edge.edge.for_each.name if edge.edge.for_each else ""
-            place = {"first": number == 0, "last": number == len(items) - 1, "maxIterations": len(items)}
-            scope = self._schedule.scope({name: item}, iteration=number, **place)
-            if not await self._schedule.wanted(node, scope):
-                iterations.append({"item": item, "skipped": True})
-                continue
-            ended = await self._invoke(node, str(uuid.uuid4()), scope, None)
-            if ended.event is None or isinstance(ended.outcome, _Stopped):
-                return ended
-            self._emit(ended.event)
-            if isinstance(ended.outcome, _Failed) and not node.node.policy.continue_on_error:
-                return _Ended(ended.outcome, ended.run_id, None)
-            iterations.append({"item": item, **_result(ended.outcome)})
-        return _Ended(_Done({"iterations": iterations}), "", None)
-
-    async def _invoke(self, node: PlannedNode, run_id: str, scope: Scope, message: str | None) -> _Ended:
-        if self._halting():
-            return _Ended(_Stopped(), run_id, None)
-        name, inbox = node.node.id, self.inbox(run_id)
-        invocation = _Invocation(
-            self._functions[node.node.type],
-            lambda: self._new_context(name, run_id, inbox, message),
-            node.node.policy,
-        )
-        self._invocations[run_id] = invocation
-        self.run_ids[name] = run_id
-        self._emit({"type": "node:start", "nodeId": name, "runId": run_id})
-        try:
-            outcome = await invocation.run(await node.input(scope))
-        except ExpressionError as error:
-            outcome = _Failed(str(error))
-        finally:
-            del self._invocations[run_id]
-        if isinstance(outcome, _Stopped):
-            return _Ended(outcome, run_id, None)
-        del self._inboxes[run_id], self.run_ids[name]
-        self.forget(name)
-        kind = "node:complete" if isinstance(outcome, _Done) else "node:error"
-        return _Ended(outcome, run_id, {"type": kind, "nodeId": name, "runId": run_id, **_result(outcome)})
-
-
 def _result(outcome: _Done | _Failed) -> dict[str, Any]:
     return {"output": outcome.output} if isinstance(outcome, _Done) else {"error": outcome.error}
 
@@ -382,7 +236,7 @@ class FlowRuntime:
     @property
     def waiting(self) -> list[str]:
         """The run ids of the nodes that wait for a command in their inbox, in the order of their start."""
-        return self._nodes.waiting()
+        return [run_id for run_id in self._invocations if self._inboxes[run_id].waiting]
 
     def on_event(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call the listener with each event from now on; the result removes it. Its errors are logged and ignored."""
@@ -390,12 +244,12 @@ class FlowRuntime:
 
     def snapshot(self) -> RunSnapshot:
         """A copy of the run's whole state; a stored run has it only after `load` or `run`."""
-        self._run.inbox = self._nodes.unread()
-        self._run.node_runs = self._nodes.run_ids or UNSET
+        self._run.inbox = self._unread()
+        self._run.node_runs = self._run_ids or UNSET
         # That no node has asked matters only in a paused run.
-        self._run.answers = self._nodes.answers if self._nodes.answers or self._run.status == "paused" else UNSET
+        self._run.answers = self._answers if self._answers or self._run.status == "paused" else UNSET
         copy = msgspec.convert(msgspec.to_builtins(self._run), RunSnapshot)
-        copy.node_status.update(dict.fromkeys(self._nodes.interrupted, "running"))
+        copy.node_status.update(dict.fromkeys(self._interrupted, "running"))
         return copy
 
     async def load(self) -> None:
@@ -459,10 +313,10 @@ class FlowRuntime:
                 self._deliver(command)
             case {"type": "abort"}:
                 # A process that shuts down asks nobody for a message.
-                asks = [] if command.get("reason") == "shutdown" else self._nodes.running()
+                asks = [] if command.get("reason") == "shutdown" else self._running()
                 self._halt(command, resumable=command.get("resumable") is True, asks=asks)
             case {"type": "pause"}:
-                self._halt(command, resumable=True, asks=self._nodes.running())
+                self._halt(command, resumable=True, asks=self._running())
             case {"type": "stop"}:
                 self._halt(command, resumable=False)
             case {"type": "resume"}:
@@ -473,14 +327,20 @@ class FlowRuntime:
     def _adopt(self, run: RunSnapshot) -> None:
         self._run = run
         self._schedule = Schedule(self._plan, self._overlap, run)
-        self._nodes = _NodeRuns(
-            self._functions,
-            self._schedule,
-            emit=self._emit,
-            dispatch=self.dispatch,
-            halting=lambda: self._halted or self._failed,
-            new_context=self._new_context,
-        )
+        # The nodes that were running when an earlier call of `run` ended, and have not run again yet.
+        self._interrupted: set[str] = set()
+        # The last run id of each node that is not over.
+        self._run_ids: dict[str, str] = {} if run.node_runs is UNSET else dict(run.node_runs)
+        # The nodes that have asked and are not over: each with its resume message, or None until the run is resumed.
+        # The original pauses only by a command, and the message is for all nodes that were running then.
+        paused = run.node_status.items() if run.status == "paused" else ()
+        asked: dict[str, str | None] = {name: None for name, status in paused if status == "running"}
+        self._answers = asked if run.answers is UNSET else dict(run.answers)
+        self._invocations: dict[str, _Invocation] = {}
+        self._inboxes: dict[str, Inbox] = {}
+        for command in run.inbox:
+            if "runId" in command:
+                self._inbox(command["runId"]).put(command)
 
     def _new_context(self, node_id: str, run_id: str, inbox: Inbox, resume_message: str | None) -> NodeContext:
         return NodeContext(
@@ -501,7 +361,7 @@ class FlowRuntime:
         if fresh or value is not None:
             self._run.input = as_json(dict(value or {}))
         self._halted = self._failed = False
-        self._nodes.recover(self._resume_message)
+        self._recover(self._resume_message)
         self._run.status = "running"
         self._emit({"type": "flow:start", "flowName": self._plan.flow.name} if fresh else {"type": "flow:resumed"})
 
@@ -512,7 +372,7 @@ class FlowRuntime:
                 chosen = await self._choose(self._concurrency - len(tasks))
                 self._save()
                 await self._journal.settled()
-                tasks |= {asyncio.create_task(self._nodes.run(node)): node for node in chosen}
+                tasks |= {asyncio.create_task(self._run_node(node)): node for node in chosen}
                 if not tasks:
                     break
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -541,7 +401,7 @@ class FlowRuntime:
                 self._run.node_status[node.node.id] = "running"
                 chosen.append(node)
             else:
-                self._nodes.forget(node.node.id)
+                self._forget(node.node.id)
                 self._emit_all(self._schedule.skip(node, reason, decided))
                 self._save()
         return chosen
@@ -572,7 +432,7 @@ class FlowRuntime:
                     self._note_failure(name, error)
                     self._emit_all(events)
                     self._failed = True
-                    self._nodes.interrupt("abort")
+                    self._interrupt("abort")
                 case _Stopped() if self._failed and not self._halted:
                     error = "The node was cancelled because another node failed."
                     self._note_failure(name, error)
@@ -585,17 +445,120 @@ class FlowRuntime:
             self._save()
 
     def _note_failure(self, name: str, error: str) -> None:
-        self._nodes.run_ids.pop(name, None)
-        self._nodes.forget(name)
+        self._run_ids.pop(name, None)
+        self._forget(name)
         self._run.node_status[name] = "failed"
         self._run.outputs[name] = {"error": error}
+
+    def _inbox(self, run_id: str) -> Inbox:
+        return self._inboxes.setdefault(run_id, Inbox())
+
+    def _unread(self) -> list[Command]:
+        return [command for inbox in self._inboxes.values() for command in inbox.pending()]
+
+    def _interrupt(self, reason: CancelReason) -> None:
+        for invocation in tuple(self._invocations.values()):
+            invocation.interrupt(reason)
+
+    def _running(self) -> list[str]:
+        return [name for name, run_id in self._run_ids.items() if run_id in self._invocations]
+
+    def _forget(self, name: str) -> None:
+        """Drop what is kept for a node that is over or starts again from its first item."""
+        self._interrupted.discard(name)
+        self._answers.pop(name, None)
+
+    def _recover(self, message: str) -> None:
+        """Make interrupted nodes pending again, and give the message to those that have asked."""
+        status = self._run.node_status
+        running = {name for name in status if status[name] == "running"}
+        status.update(dict.fromkeys(running, "pending"))
+        self._interrupted |= running & self._plan.nodes.keys()
+        asked = [name for name, answer in self._answers.items() if answer is None]
+        # An agent takes any message, also one that it did not ask for.
+        given = asked or [name for name in self._interrupted if self._is_agent(name)]
+        self._answers.update(dict.fromkeys(given, message))
+        unread = {command["runId"] for command in self._unread()}
+        # The original stores no run ids: there, the only unread inbox is that of the interrupted node.
+        if len(self._interrupted) == len(unread) == 1:
+            self._run_ids.setdefault(*self._interrupted, *unread)
+
+    async def _run_node(self, node: PlannedNode) -> _Ended:
+        """Run the node to its end."""
+        edge = self._schedule.for_each(node)
+        if edge is not None:
+            return await self._run_items(node, edge)
+        run_id, message = self._identify(node.node.id)
+        return await self._invoke(node, run_id, self._schedule.scope(), message)
+
+    def _identify(self, name: str) -> tuple[str, str | None]:
+        """The run id of the node, and its resume message."""
+        if name not in self._interrupted:
+            return str(uuid.uuid4()), None
+        self._interrupted.discard(name)
+        run_id = self._run_ids.get(name)
+        # A node keeps its run id only for the commands in its inbox that it has not read.
+        if run_id is None or not self._inbox(run_id).pending():
+            run_id = str(uuid.uuid4())
+        message = self._answers.get(name)
+        if message is not None:
+            command = {"type": "send", "runId": run_id, "message": message}
+            # A node that was interrupted again may have left the same message unread.
+            if command not in self._inbox(run_id).pending():
+                self._deliver(command)
+        return run_id, message
+
+    def _is_agent(self, name: str) -> bool:
+        return isinstance(self._functions[self._plan.nodes[name].node.type], AgentFunction)
+
+    async def _run_items(self, node: PlannedNode, edge: PlannedEdge) -> _Ended:
+        self._forget(node.node.id)
+        iterations: list[dict[str, Any]] = []
+        items = await self._schedule.items(edge)
+        for number, item in enumerate(items):
+            name = edge.edge.for_each.name if edge.edge.for_each else ""
+            place = {"first": number == 0, "last": number == len(items) - 1, "maxIterations": len(items)}
+            scope = self._schedule.scope({name: item}, iteration=number, **place)
+            if not await self._schedule.wanted(node, scope):
+                iterations.append({"item": item, "skipped": True})
+                continue
+            ended = await self._invoke(node, str(uuid.uuid4()), scope, None)
+            if ended.event is None or isinstance(ended.outcome, _Stopped):
+                return ended
+            self._emit(ended.event)
+            if isinstance(ended.outcome, _Failed) and not node.node.policy.continue_on_error:
+                return _Ended(ended.outcome, ended.run_id, None)
+            iterations.append({"item": item, **_result(ended.outcome)})
+        return _Ended(_Done({"iterations": iterations}), "", None)
+
+    async def _invoke(self, node: PlannedNode, run_id: str, scope: Scope, message: str | None) -> _Ended:
+        if self._halted or self._failed:
+            return _Ended(_Stopped(), run_id, None)
+        name, inbox = node.node.id, self._inbox(run_id)
+        new_context = partial(self._new_context, name, run_id, inbox, message)
+        invocation = _Invocation(self._functions[node.node.type], new_context, node.node.policy)
+        self._invocations[run_id] = invocation
+        self._run_ids[name] = run_id
+        self._emit({"type": "node:start", "nodeId": name, "runId": run_id})
+        try:
+            outcome = await invocation.run(await node.input(scope))
+        except ExpressionError as error:
+            outcome = _Failed(str(error))
+        finally:
+            del self._invocations[run_id]
+        if isinstance(outcome, _Stopped):
+            return _Ended(outcome, run_id, None)
+        del self._inboxes[run_id], self._run_ids[name]
+        self._forget(name)
+        kind = "node:complete" if isinstance(outcome, _Done) else "node:error"
+        return _Ended(outcome, run_id, {"type": kind, "nodeId": name, "runId": run_id, **_result(outcome)})
 
     def _deliver(self, command: Command) -> None:
         run_id = command.get("runId")
         if not isinstance(run_id, str) or not run_id:
             self._received(command)
             raise FlowError("Runtime command missing runId.", remedy="Name the invocation of a node.")
-        self._nodes.inbox(run_id).put(as_json(command))
+        self._inbox(run_id).put(as_json(command))
         self._received(command)
         self._save()
 
@@ -606,9 +569,9 @@ class FlowRuntime:
             return
         self._halted = True
         self._run.status = "paused" if resumable else "aborted"
-        self._nodes.answers.update(dict.fromkeys(asks))
+        self._answers.update(dict.fromkeys(asks))
         self._emit({"type": "flow:paused" if resumable else "flow:aborted"})
-        self._nodes.interrupt("pause" if resumable else "abort")
+        self._interrupt("pause" if resumable else "abort")
         self._save()
 
     def _resume(self, command: Command) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "json_error",
     "last_seen",
     "plain_error",
+    "refusal",
 ]
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -160,16 +161,21 @@ async def guarded(endpoint: Endpoint, request: Request, refuse: Callable[[Reques
     """Call the endpoint, and turn what it raises into the response that `refuse` makes."""
     try:
         return await endpoint(request)
-    except RequestError as error:
-        return refuse(error)
     except ClientDisconnect:
         # Nobody is there to read a response.
         return Response(status_code=400)
-    except DatabaseBusyError:
-        return refuse(RequestError("The server is busy. Try again in a moment.", status=503, retry_after=5))
     # The app's hooks and the database may raise anything.
     except Exception as error:  # noqa: BLE001
-        return refuse(RequestError(explain(error), status=500))
+        return refuse(refusal(error))
+
+
+def refusal(error: Exception) -> RequestError:
+    """What a stranger may know about an error; the log has the rest."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, DatabaseBusyError):
+        return RequestError("The server is busy. Try again in a moment.", status=503, retry_after=5)
+    return RequestError(explain(error), status=500)
 
 
 def plain_error(error: RequestError) -> Response:

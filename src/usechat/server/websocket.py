@@ -31,8 +31,6 @@ more than `behind` bytes are unread or all turns have ended. More than 256 unsen
 """
 
 import asyncio
-import logging
-import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -59,7 +57,7 @@ from usechat.protocol.websocket import (
 from usechat.server.chats import Chats
 from usechat.server.metrics import Metrics
 from usechat.server.origins import origin_allowed
-from usechat.server.requests import VisibleHeaders, address_of, check_body
+from usechat.server.requests import VisibleHeaders, address_of, check_body, refusal
 from usechat.server.responses import StreamLimits
 from usechat.stores import Reader
 from usechat.turns.pending import PendingTurn
@@ -67,8 +65,6 @@ from usechat.turns.pending import PendingTurn
 __all__ = ["ChatSockets", "Identify", "SocketRequest"]
 
 Identify: TypeAlias = Callable[[HTTPConnection], Awaitable[str | None]]
-
-_log = logging.getLogger("usechat")
 
 # Each frame is a send of its own, and costs as much time as the one send of a whole batch of events.
 _BATCH: Final = 16 * 1024
@@ -279,17 +275,11 @@ class _Socket:
     async def _guarded(self, request_id: str, work: Awaitable[None]) -> None:
         try:
             await work
-        except RequestError as error:
-            self._refuse(request_id, error)
         # What goes wrong with one request must not affect the others of its socket.
-        except Exception:  # noqa: BLE001
-            error_id = secrets.token_hex(4)
-            _log.exception("a request over a WebSocket failed, error %s", error_id)
-            self._refuse(request_id, RequestError(f"Something went wrong. (Error {error_id})", status=500))
-
-    def _refuse(self, request_id: str, error: RequestError) -> None:
-        self._sockets.chats.metrics.request_refused(error.status)
-        self._end(request_id, notice("error", request_id, str(error)))
+        except Exception as problem:  # noqa: BLE001
+            error = refusal(problem)
+            self._sockets.chats.metrics.request_refused(error.status)
+            self._end(request_id, notice("error", request_id, str(error)))
 
     async def _take(self, frame: ClientFrame, data: bytes) -> None:
         if frame.type == "abort":

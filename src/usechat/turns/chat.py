@@ -316,6 +316,10 @@ class ChatWriter:
         """Add to the lane's reasoning."""
         self._write(self._writer.reasoning, delta, lane)
 
+    def begin_reasoning(self, lane: str = "") -> None:
+        """Begin reasoning that may have no text, only provider metadata, unless the lane has it open."""
+        self._write(self._writer.begin_reasoning, lane)
+
     def end_part(self, *, lane: str = "", metadata: ProviderMetadata | None = None) -> None:
         """End the lane's open text or reasoning, so that what follows is a part of its own."""
         self._write(self._writer.end_part, lane=lane, metadata=_or_unset(metadata))
@@ -420,9 +424,9 @@ class ChatWriter:
         """Merge an object into the message's metadata."""
         self._write(self._writer.metadata, value)
 
-    def step(self) -> None:
-        """Begin a new step, as soon as no tool input is streaming."""
-        self._write(self._writer.step)
+    def step(self, *, lazy: bool = False) -> None:
+        """Begin a new step, as soon as no tool input is streaming; a `lazy` one begins with its first content."""
+        self._write(self._writer.step, lazy=lazy)
 
     def send(self, chunk: Chunk) -> None:
         """Write a chunk as it is, with its values made plain."""

@@ -196,7 +196,7 @@ async def test_a_run_that_was_never_stored_or_cannot_be_read_begins_anew(caplog:
     store = Broken()
     for run_id in ("gone", "broken"):
         assert await Server(store).say(ONE, answer(), TWO) == ["two?"]
-        assert f"the run {run_id} of a chat cannot go on" in caplog.text
+        assert f"run {run_id} of a chat cannot continue" in caplog.text
 
 
 async def test_a_request_without_a_message_does_not_wait_for_a_paused_run() -> None:

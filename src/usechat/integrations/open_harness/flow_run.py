@@ -1,7 +1,6 @@
 """A run of a flow in a chat.
 
-A run outlives the turns of its chat. Everything here runs in the thread of the event loop; `OpenHarnessAgent` sees to
-it that a run has one turn at a time.
+A run outlives the turns of its chat, which come one at a time. Everything here runs in the thread of the event loop.
 
 - `task` is the call of `runtime.run`. It ends when the run is paused or over. The runtime emits `flow:paused` before
   its nodes have stopped, so `show` waits for the task before it resumes the run.
