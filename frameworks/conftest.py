@@ -25,6 +25,7 @@ IS_SHORT = not os.environ.get("USECHAT_FRAMEWORKS")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "row(name): the row of the table that a test shows")
+    config.addinivalue_line("markers", "only(name): the framework that a test is for")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,6 +36,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         rows = {mark.args[0] for mark in item.iter_markers("row")}
         if "environment" not in given:
             return True
+        only = {mark.args[0] for mark in item.iter_markers("only")}
+        if only and given["environment"].name not in only:
+            return False
         is_old = str(given.get("talk", "")).startswith("5.") and "approvals" in rows
         return not is_old and not rows & set(given["environment"].framework.cannot)
 

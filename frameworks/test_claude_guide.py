@@ -21,9 +21,7 @@ GUIDE = (HERE.parent / "docs/guides/claude-agent.md").read_text("utf-8")
 
 
 @pytest.fixture
-def example(environment: Environment, tmp_path: Path) -> Path:
-    if environment.name != "claude-agent":
-        pytest.skip("It is the guide of another framework.")
+def example(tmp_path: Path) -> Path:
     for program in re.findall(r"```python\n(# (?:\w+)\.py\n.*?)```", GUIDE, re.DOTALL):
         (tmp_path / program.split()[1]).write_text(program, encoding="utf-8")
     return tmp_path
@@ -54,6 +52,7 @@ def answers(port: int) -> bool:
     return True
 
 
+@pytest.mark.only("claude-agent")
 def test_the_example_asks_and_pays_and_its_log_is_mapped(environment: Environment, example: Path) -> None:
     with started(environment, example, "from provider import app") as provider:
         to = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{provider}", "ANTHROPIC_API_KEY": "none"}
