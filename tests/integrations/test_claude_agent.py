@@ -89,7 +89,7 @@ class Client:
 
     async def connect(self, prompt: AsyncIterable[Message] | None = None) -> None:
         if prompt is not None:
-            [self.prompt] = [message async for message in prompt]
+            self.prompt = await anext(aiter(prompt))
         while self.says and callable(self.says[0]):
             self.answers.append(await self.says.pop(0)(self.options.hooks))
 

@@ -144,7 +144,7 @@ class ClaudeAgent:
         client, has_ended = self._sdk.ClaudeSDKClient(self._configured(connection)), False
         try:
             if prompt is not None:
-                await client.connect(_sent(prompt, sent))
+                await client.connect(_sent(prompt, sent, connection.gate))
                 async for message in client.receive_messages():
                     self._note(message, connection.gate, kept, sent)
                     yield message
@@ -184,6 +184,7 @@ class ClaudeAgent:
                 words = field_of(message, "errors") or field_of(message, "result")
                 raise ClaudeRunError(f"The run failed ({field_of(message, 'subtype')}): {words!r:.500}")
             case "result":
+                gate.take_result()
                 kept["waits"] = field_of(field_of(message, "deferred_tool_use"), "id")
             case _:
                 pass
@@ -220,7 +221,7 @@ def _text(text: str) -> _Block:
     return {"type": "text", "text": text}
 
 
-async def _sent(content: list[_Block], message_id: str) -> AsyncIterator[dict[str, Any]]:
+async def _sent(content: list[_Block], message_id: str, gate: Gate) -> AsyncIterator[dict[str, Any]]:
     yield {
         "type": "user",
         "message": {"role": "user", "content": content},
@@ -229,3 +230,5 @@ async def _sent(content: list[_Block], message_id: str) -> AsyncIterator[dict[st
         # Else the CLI (2.1.326) reads the files that a user names as @path, and runs what begins with a slash.
         "client_composed": True,
     }
+    # Older SDKs (0.2.150) close the CLI's input after any result, also after that of the CLI's own prompt.
+    await gate.answered.wait()

@@ -42,8 +42,11 @@ class Gate:
         self._names = ToolNames()
         # Whether a prompt has been taken, so that the calls that follow are new.
         self._has_begun = False
+        self._has_blocked = False
         self._is_deferred = False
         self._asked = asyncio.Event()
+        # Set when the prompt that was sent has its result.
+        self.answered = asyncio.Event()
 
     @property
     def has_settled(self) -> bool:
@@ -59,6 +62,11 @@ class Gate:
     def learn(self, tools: Sequence[str]) -> None:
         """Take in which tools there are."""
         self._names.learn(tools)
+
+    def take_result(self) -> None:
+        """Take note of a result, which may be that of the CLI's own prompt."""
+        if self._has_begun or not self._has_blocked:
+            self.answered.set()
 
     async def before_tool(self, given: Any, call_id: str | None, _: Any) -> dict[str, Any]:
         """Decide on a call."""
@@ -78,6 +86,7 @@ class Gate:
     async def before_prompt(self, given: Any, *_: Any) -> dict[str, Any]:
         """Block the CLI's own prompt."""
         if given["prompt"] == _OWN_PROMPT:
+            self._has_blocked = True
             return {"decision": "block", "reason": "The next prompt goes on."}
         self._has_begun = True
         return {}

@@ -33,6 +33,7 @@ _SYNTHETIC: Final = "<synthetic>"
 _BROKEN_OFF: Final = "The answer broke off before this call was complete, and the model began anew."
 _FAILED: Final = "The tool failed."
 _RUN_FAILED: Final = "Something went wrong, and the run could not be finished."
+_LAUNCHED: Final = {"status": "async_launched"}
 _BY_HOOK: Final = re.compile(r"^PreToolUse:\S+ hook error: ")
 # What a retried answer says in pieces was said before; its whole blocks tell what is new.
 _PIECES: Final = (e.Step, e.Text, e.Reasoning, e.ToolInputStart, e.ToolInputDelta)
@@ -189,10 +190,10 @@ class ClaudeTranslator:
             call_id = field_of(block, "tool_use_id")
             if call_id is None:
                 continue
-            is_launched = field_of(field_of(event, "tool_use_result"), "status") == "async_launched"
-            said = _ended(call_id, block, is_launched=is_launched)
+            is_agent = call_id in self._agents and call_id != parent
+            said = _ended(call_id, block, field_of(event, "tool_use_result") if is_agent else None)
             yield self._inside(parent, said) if parent else said
-            if call_id in self._agents and not is_launched:
+            if is_agent and getattr(said, "output", None) != _LAUNCHED:
                 yield self._inside(call_id, None, "failed" if isinstance(said, e.ToolError) else "done")
 
     def _system(self, raw: Any) -> Iterator[e.AgentEvent]:
@@ -225,13 +226,20 @@ class ClaudeTranslator:
             yield e.Finish()
 
 
-def _ended(call_id: str, block: Any, *, is_launched: bool) -> e.ToolResult | e.ToolError:
+def _ended(call_id: str, block: Any, about_agent: Any) -> e.ToolResult | e.ToolError:
     output = _output(field_of(block, "content"))
     if field_of(block, "is_error"):
         # What a hook says of a call is about the call, and not about the hook.
         return e.ToolError(call_id, _BY_HOOK.sub("", output) if isinstance(output, str) and output else _FAILED)
-    # The text of a launch is full of rules for the model.
-    return e.ToolResult(call_id, {"status": "async_launched"} if is_launched else output)
+    # The text of a sub-agent's call is full of rules for the model.
+    match field_of(about_agent, "status"):
+        case "async_launched":
+            output = _LAUNCHED
+        case "completed":
+            output = _output((field_of(about_agent, "content") or [output])[-1:])
+        case _:
+            pass
+    return e.ToolResult(call_id, output)
 
 
 def _output(content: Any) -> Any:
