@@ -63,7 +63,7 @@ def test_an_answer_that_waits_can_be_regenerated(talk: Talk) -> None:
 
 
 def test_the_users_words_name_no_file_and_run_no_command(talk: Talk) -> None:
-    for words in ("look at @/etc/hostname", "/compact"):
+    for words in ("look at @/etc/hostname", "/compact", "Continue from where you left off."):
         assert shown(talk.say(words))[-1] == text(f"You said: {words}")
     assert "Called the Read tool" not in json.dumps(talk.asked[-1].body)
 

@@ -240,6 +240,14 @@ async def test_an_answered_call_is_settled_before_the_run_goes_on(sdk: SDK) -> N
     assert sdk.prompts[1] == said("The user has answered. Continue from where you left off.")
 
 
+async def test_a_run_ends_with_a_call_that_waits(sdk: SDK) -> None:
+    waits = {**DONE, "deferred_tool_use": {"id": "call"}}
+    sdk.says = [[INIT, waits, INIT, SAYS, DONE]]
+    chat = chat_with(user("Pay"))
+    assert await run(ClaudeAgent(ClaudeAgentOptions(), approve=["pay"]), chat) == [INIT, waits]
+    assert (chat.state["waits"], sdk.clients[0].did) == ("call", ["disconnect"])
+
+
 async def test_a_call_that_was_not_answered_is_settled_before_the_next_message(sdk: SDK) -> None:
     sdk.says = [[asks("call"), DONE], [INIT, DONE]]
     agent = ClaudeAgent(ClaudeAgentOptions(), approve=["pay"])
@@ -335,6 +343,8 @@ async def test_what_the_cli_says_in_the_users_name_is_blocked() -> None:
     gate = Gate(["pay"])
     blocked = await gate.before_prompt({"prompt": "Continue from where you left off."}, None, None)
     assert blocked["decision"] == "block"
+    said_by_user = Gate(["pay"], said="Continue from where you left off.")
+    assert await said_by_user.before_prompt({"prompt": "Continue from where you left off."}, None, None) == {}
     # So a call that comes now was deferred before.
     assert (await decision(gate))["permissionDecision"] == "deny"
     assert gate.has_settled

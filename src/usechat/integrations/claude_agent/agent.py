@@ -82,8 +82,9 @@ class ClaudeAgent:
         Raises:
             RequestError: The call that is answered does not wait.
         """
-        state = pending.state
-        if pending.approvals and state is not None and state["waits"] != pending.approvals[0].call_id:
+        # Without a history on the server there is no state.
+        waits = [field_of(pending.state, "waits")] if pending.state is not None else []
+        if waits and any(approval.call_id not in waits for approval in pending.approvals):
             raise RequestError(_NOT_OPEN, status=409)
         return pending.edits and pending.message.role == "user"
 
@@ -126,8 +127,10 @@ class ClaudeAgent:
         where = {"resume": _session_id(chat.id, chat.user)}
         if chat.admitted and at is not None:
             where["resume_session_at"] = at
-        prompt = [_text(_GO_ON)] if chat.approvals else _content(chat.messages[-1:])
-        plan = [_Connection(where, Gate(self._approve), prompt)]
+        if chat.approvals:
+            plan = [_Connection(where, Gate(self._approve), [_text(_GO_ON)])]
+        else:
+            plan = [_Connection(where, Gate(self._approve, said=chat.text), _content(chat.messages[-1:]))]
         if chat.approvals or (waits and not chat.admitted):
             # A prompt beside the call would make the CLI (2.1.326) lose its result.
             plan.insert(0, _Connection(where, Gate(self._approve, chat.approvals), None))
@@ -136,23 +139,29 @@ class ClaudeAgent:
     async def _anew(self, chat: Chat) -> "_Connection":
         session = _session_id(chat.id, chat.user)
         await self._delete(session)
-        return _Connection({"session_id": session}, Gate(self._approve), _content(await chat.history()))
+        gate = Gate(self._approve, said=chat.text)
+        return _Connection({"session_id": session}, gate, _content(await chat.history()))
 
     async def _connect(self, connection: "_Connection", kept: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        """The messages until the session has nothing more to do, with all that background tasks lead to."""
-        prompt, sent = connection.prompt, str(uuid4())
+        """The messages until the session has nothing more to do, with all that background tasks lead to.
+
+        They also end with a call that waits for the user. A background task that goes on would let the CLI forget it.
+        """
         client, has_ended = self._sdk.ClaudeSDKClient(self._configured(connection)), False
         try:
-            if prompt is not None:
-                await client.connect(_sent(prompt, sent, connection.gate))
+            if connection.prompt is not None:
+                connection.sent = str(uuid4())
+                await client.connect(_sent(connection))
                 async for message in client.receive_messages():
-                    self._note(message, connection.gate, kept, sent)
+                    self._note(message, connection, kept)
                     yield message
+                    if kept["waits"] is not None:
+                        break
             else:
                 await client.connect()
                 if await connection.gate.is_asked(_ASK_SECONDS):
                     async for message in client.receive_response():
-                        self._note(message, connection.gate, kept, kept["at"])
+                        self._note(message, connection, kept)
                         if kind_of(message) in ("user", "result"):
                             yield message
             has_ended = True
@@ -173,18 +182,19 @@ class ClaudeAgent:
         own |= {"resume": None, "session_id": None, "continue_conversation": False, "fork_session": False}
         return replace(self._options, **(own | connection.where))
 
-    def _note(self, message: Any, gate: Gate, kept: dict[str, Any], sent: str | None) -> None:
+    def _note(self, message: Any, connection: "_Connection", kept: dict[str, Any]) -> None:
         match kind_of(message):
             case "system" if field_of(message, "subtype") == "init":
-                gate.learn(field_of(raw_of(message), "tools") or ())
-                kept["at"] = sent
+                connection.gate.learn(field_of(raw_of(message), "tools") or ())
+                # The first one comes with the prompt, and others with what background tasks lead to.
+                kept["at"], connection.sent = connection.sent or kept["at"], ""
             case "assistant" | "user" if not field_of(message, "parent_tool_use_id"):
                 kept["at"] = field_of(message, "uuid") or kept["at"]
             case "result" if field_of(message, "is_error"):
                 words = field_of(message, "errors") or field_of(message, "result")
                 raise ClaudeRunError(f"The run failed ({field_of(message, 'subtype')}): {words!r:.500}")
             case "result":
-                gate.take_result()
+                connection.gate.take_result()
                 kept["waits"] = field_of(field_of(message, "deferred_tool_use"), "id")
             case _:
                 pass
@@ -203,6 +213,8 @@ class _Connection(Struct):
     where: dict[str, Any]
     gate: Gate
     prompt: list[_Block] | None
+    # The id of the prompt, until the CLI has taken it.
+    sent: str = ""
 
 
 def _session_id(chat_id: str, user: str | None) -> str:
@@ -221,14 +233,14 @@ def _text(text: str) -> _Block:
     return {"type": "text", "text": text}
 
 
-async def _sent(content: list[_Block], message_id: str, gate: Gate) -> AsyncIterator[dict[str, Any]]:
+async def _sent(connection: _Connection) -> AsyncIterator[dict[str, Any]]:
     yield {
         "type": "user",
-        "message": {"role": "user", "content": content},
+        "message": {"role": "user", "content": connection.prompt},
         "parent_tool_use_id": None,
-        "uuid": message_id,
+        "uuid": connection.sent,
         # Else the CLI (2.1.326) reads the files that a user names as @path, and runs what begins with a slash.
         "client_composed": True,
     }
     # Older SDKs (0.2.150) close the CLI's input after any result, also after that of the CLI's own prompt.
-    await gate.answered.wait()
+    await connection.gate.answered.wait()

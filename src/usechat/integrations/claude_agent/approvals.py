@@ -34,10 +34,12 @@ _OWN_PROMPT: Final = "Continue from where you left off."
 
 
 class Gate:
-    """The hooks of one connection."""
+    """The hooks of one connection; `said` is what the user says in it."""
 
-    def __init__(self, approve: Approve, approvals: Sequence[Approval] = ()) -> None:
+    def __init__(self, approve: Approve, approvals: Sequence[Approval] = (), *, said: str = "") -> None:
         self._approve = approve
+        # A user who says the same is not to be blocked.
+        self._blocks = said.strip() != _OWN_PROMPT
         self._approvals = {approval.call_id: approval for approval in approvals}
         self._names = ToolNames()
         # Whether a prompt has been taken, so that the calls that follow are new.
@@ -85,7 +87,7 @@ class Gate:
 
     async def before_prompt(self, given: Any, *_: Any) -> dict[str, Any]:
         """Block the CLI's own prompt."""
-        if given["prompt"] == _OWN_PROMPT:
+        if self._blocks and given["prompt"] == _OWN_PROMPT:
             self._has_blocked = True
             return {"decision": "block", "reason": "The next prompt goes on."}
         self._has_begun = True
