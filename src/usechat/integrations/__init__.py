@@ -79,6 +79,21 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "pydantic-ai": Row(
+        "usechat.integrations.pydantic_ai.agent:PydanticAIAgent",
+        "usechat.integrations.pydantic_ai.translator:log_translator",
+        packages=("pydantic_ai",),
+    ),
+    "openai-agents": Row(
+        "usechat.integrations.openai_agents.agent:OpenAIAgent",
+        "usechat.integrations.openai_agents.translator:log_translator",
+        packages=("agents",),
+    ),
+    "agno": Row(
+        "usechat.integrations.agno.agent:AgnoAgent",
+        "usechat.integrations.agno.translator:log_translator",
+        packages=("agno",),
+    ),
     "claude-agent": Row(
         "usechat.integrations.claude_agent.agent:ClaudeAgent",
         "usechat.integrations.claude_agent.translator:log_translator",
@@ -165,6 +180,11 @@ class _Graph(Protocol):
     def aget_state(self) -> Callable[..., Any]: ...
 
 
+class _AgentsSDKAgent(Protocol):
+    @property
+    def as_tool(self) -> Callable[..., Any]: ...
+
+
 class _Events(Protocol):
     @property
     def stream_with_events(self) -> Callable[..., Any]: ...
@@ -180,7 +200,9 @@ class _Runtime(Protocol):
     def on_event(self) -> Callable[..., Any]: ...
 
 
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _ClaudeOptions | _Events | _Runtime
+AnyAgent: TypeAlias = (
+    Callable[[Chat], Any] | _Driver | _Transport | _Graph | _AgentsSDKAgent | _ClaudeOptions | _Events | _Runtime
+)
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 
