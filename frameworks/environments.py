@@ -39,7 +39,6 @@ _RAW: Final = {
     "handoffs": "A raw model call has no other agent.",
     "map": "Raw streams have no log of their own.",
 }
-_RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
 _AG_UI: Final = {"sources": "AG-UI has no citations.", "length": "AG-UI does not say why an answer ended."}
 _OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
 _AGNO: Final = {
@@ -94,6 +93,15 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     ),
     "agno-db": Framework("agno_db", "agno", "agno", cannot=_AGNO),
     "agno-team": Framework("agno_team", "agno", "agno", cannot=_AGNO),
+    "claude-agent": Framework(
+        "claude_agent",
+        "claude-agent-sdk",
+        "claude-agent",
+        cannot={
+            "browser tools": "The SDK runs every tool itself, and takes a result from nobody else.",
+            "length": "The CLI lets the model go on after its answer was cut off.",
+        },
+    ),
 }
 
 
