@@ -68,7 +68,7 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
             "usage": "Pydantic AI sends it only if asked, and only by AG-UI 1.0.",
         },
     ),
-    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
+    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai", is_here=True),
     "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
