@@ -34,8 +34,18 @@ class Framework(Struct, frozen=True):
     hands_off: bool = False
 
 
-_RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+_RAW: Final = {
+    "sub-agents": "A raw model call has none.",
+    "handoffs": "A raw model call has no other agent.",
+    "map": "Raw streams have no log of their own.",
+}
 _OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
+_AGNO: Final = {
+    "arguments": "Agno has a call only when its arguments are complete.",
+    "length": "Agno drops the provider's finish reason.",
+    "signatures": "Chat Completions takes no reasoning.",
+}
+_ADK: Final = {"arguments": "ADK gives arguments whole, or as values of JSON paths, which are no text."}
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "openai-chat": Framework(
         "openai_chat",
@@ -45,6 +55,9 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         cannot={**_RAW, "signatures": "Chat Completions takes no reasoning."},
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
+    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
+    "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
+    "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
     "openai-agents": Framework(
         "openai_agents_responses", "openai-agents", "openai-agents", cannot=_OPENAI_AGENTS, hands_off=True
@@ -61,6 +74,12 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         not_yet={"sources": "0.17 drops the citations of Chat Completions."},
         hands_off=True,
     ),
+    "agno": Framework("agno_agent", "agno", "agno", cannot=_AGNO),
+    "agno-claude": Framework(
+        "agno_claude", "agno", "agno", cannot={row: why for row, why in _AGNO.items() if row != "signatures"}
+    ),
+    "agno-db": Framework("agno_db", "agno", "agno", cannot=_AGNO),
+    "agno-team": Framework("agno_team", "agno", "agno", cannot=_AGNO),
 }
 
 

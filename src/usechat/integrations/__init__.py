@@ -79,10 +79,25 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "pydantic-ai": Row(
+        "usechat.integrations.pydantic_ai.agent:PydanticAIAgent",
+        "usechat.integrations.pydantic_ai.translator:log_translator",
+        packages=("pydantic_ai",),
+    ),
     "openai-agents": Row(
         "usechat.integrations.openai_agents.agent:OpenAIAgent",
         "usechat.integrations.openai_agents.translator:log_translator",
         packages=("agents",),
+    ),
+    "agno": Row(
+        "usechat.integrations.agno.agent:AgnoAgent",
+        "usechat.integrations.agno.translator:log_translator",
+        packages=("agno",),
+    ),
+    "google-adk": Row(
+        "usechat.integrations.google_adk.agent:ADKAgent",
+        "usechat.integrations.google_adk.translator:log_translator",
+        packages=("google.adk",),
     ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
@@ -181,6 +196,19 @@ class _Runtime(Protocol):
 
 
 AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _AgentsSDKAgent | _Events | _Runtime
+
+
+class _ADK(Protocol):
+    @property
+    def run_async(self) -> Callable[..., Any]: ...
+
+
+class _ADKApp(Protocol):
+    @property
+    def root_agent(self) -> Any: ...
+
+
+AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime | _ADK | _ADKApp
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 
