@@ -99,10 +99,16 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.google_adk.translator:log_translator",
         packages=("google.adk",),
     ),
+    "claude-agent": Row(
+        "usechat.integrations.claude_agent.agent:ClaudeAgent",
+        "usechat.integrations.claude_agent.translator:log_translator",
+        packages=("claude_agent_sdk",),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
     ),
+    "ag-ui": Row("usechat.integrations.ag_ui.agent:AGUIAgent", "usechat.integrations.ag_ui.translator:log_translator"),
     "agent-ops": Row(
         "usechat.integrations.agent_ops.agent:AgentOpsAgent",
         "usechat.integrations.agent_ops.translator:log_translator",
@@ -190,12 +196,14 @@ class _Events(Protocol):
     def stream_with_events(self) -> Callable[..., Any]: ...
 
 
+class _ClaudeOptions(Protocol):
+    @property
+    def mcp_servers(self) -> Any: ...
+
+
 class _Runtime(Protocol):
     @property
     def on_event(self) -> Callable[..., Any]: ...
-
-
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _AgentsSDKAgent | _Events | _Runtime
 
 
 class _ADK(Protocol):
@@ -208,7 +216,18 @@ class _ADKApp(Protocol):
     def root_agent(self) -> Any: ...
 
 
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime | _ADK | _ADKApp
+AnyAgent: TypeAlias = (
+    Callable[[Chat], Any]
+    | _Driver
+    | _Transport
+    | _Graph
+    | _Events
+    | _Runtime
+    | _AgentsSDKAgent
+    | _ClaudeOptions
+    | _ADK
+    | _ADKApp
+)
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 
