@@ -28,12 +28,24 @@ class Framework(Struct, frozen=True):
     # Whether the development environment has it.
     is_here: bool = False
     cannot: Mapping[str, str] = field(default_factory=dict[str, str])
+    # The rows that the oldest release lacks, and newer ones have.
+    not_yet: Mapping[str, str] = field(default_factory=dict[str, str])
+    # Whether one of its agents can hand the conversation to another.
+    hands_off: bool = False
 
 
 _RAW: Final = {
     "sub-agents": "A raw model call has none.",
     "handoffs": "A raw model call has no other agent.",
     "map": "Raw streams have no log of their own.",
+}
+_RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+_AG_UI: Final = {"sources": "AG-UI has no citations.", "length": "AG-UI does not say why an answer ended."}
+_OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
+_AGNO: Final = {
+    "arguments": "Agno has a call only when its arguments are complete.",
+    "length": "Agno drops the provider's finish reason.",
+    "signatures": "Chat Completions takes no reasoning.",
 }
 _ADK: Final = {"arguments": "ADK gives arguments whole, or as values of JSON paths, which are no text."}
 FRAMEWORKS: Final[dict[str, Framework]] = {
@@ -45,9 +57,43 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         cannot={**_RAW, "signatures": "Chat Completions takes no reasoning."},
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
-    "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK),
-    "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK),
+    "ag-ui": Framework("ag_ui", "ag-ui-protocol", "ag-ui", cannot=_AG_UI),
+    "ag-ui-pydantic-ai": Framework(
+        "ag_ui_pydantic_ai",
+        "pydantic-ai-slim",
+        "ag-ui",
+        cannot={
+            **_AG_UI,
+            "sub-agents": "Pydantic AI does not send the events of nested runs.",
+            "tool errors": "Pydantic AI's AG-UI adapter sends the text of an error as the result.",
+            "usage": "Pydantic AI sends it only if asked, and only by AG-UI 1.0.",
+        },
+    ),
+    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
+    "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
+    "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
+    "openai-agents": Framework(
+        "openai_agents_responses", "openai-agents", "openai-agents", cannot=_OPENAI_AGENTS, hands_off=True
+    ),
+    "openai-agents-chat": Framework(
+        "openai_agents_chat",
+        "openai-agents",
+        "openai-agents",
+        cannot={
+            **_OPENAI_AGENTS,
+            "signatures": "Chat Completions takes no reasoning.",
+            "length": "The SDK drops the finish reason of Chat Completions.",
+        },
+        not_yet={"sources": "0.17 drops the citations of Chat Completions."},
+        hands_off=True,
+    ),
+    "agno": Framework("agno_agent", "agno", "agno", cannot=_AGNO),
+    "agno-claude": Framework(
+        "agno_claude", "agno", "agno", cannot={row: why for row, why in _AGNO.items() if row != "signatures"}
+    ),
+    "agno-db": Framework("agno_db", "agno", "agno", cannot=_AGNO),
+    "agno-team": Framework("agno_team", "agno", "agno", cannot=_AGNO),
 }
 
 
@@ -57,10 +103,17 @@ class Environment(Struct, frozen=True):
     name: str
     python: str
     version: str
+    is_oldest: bool = False
 
     @property
     def framework(self) -> Framework:
         return FRAMEWORKS[self.name]
+
+    @property
+    def left_out(self) -> set[str]:
+        """The rows that this release cannot promise."""
+        handoffs = set[str]() if self.framework.hands_off else {"handoffs"}
+        return {*self.framework.cannot, *(self.framework.not_yet if self.is_oldest else ()), *handoffs}
 
 
 def chosen() -> list[Environment]:
@@ -79,4 +132,4 @@ def chosen() -> list[Environment]:
 def _environment(name: str, python: str) -> Environment:
     program = f"from importlib.metadata import version; print(version({FRAMEWORKS[name].package!r}))"
     version = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
-    return Environment(name, python, version.stdout.strip())
+    return Environment(name, python, version.stdout.strip(), is_oldest=python.endswith("-floor/bin/python"))

@@ -84,7 +84,7 @@ def test_arguments_are_streamed_and_available_once(talk: Talk) -> None:
     available = [one["toolCallId"] for one in said if one["type"] == "tool-input-available"]
     ends = [one["toolCallId"] for one in said if one["type"] == "tool-output-available"]
     assert (available, sorted(ends)) == (["call_1", "call_2"], ["call_1", "call_2"])
-    if "arguments" not in talk.environment.framework.cannot:
+    if "arguments" not in talk.environment.left_out:
         deltas = [one["inputTextDelta"] for one in said if one["type"] == "tool-input-delta"]
         pieces = "".join(
             one["inputTextDelta"] for one in said if one.get("toolCallId") == "call_1" and "inputTextDelta" in one
@@ -228,6 +228,17 @@ def test_regenerate_asks_again_without_the_answer(talk: Talk) -> None:
 
 
 @pytest.mark.row("history")
+def test_an_edited_message_replaces_what_followed_it(talk: Talk) -> None:
+    talk.say("one")
+    talk.say("two")
+    page = talk.page(messages=talk.kept())
+    page.send("three", message_id=talk.kept()[0]["id"]).settle()
+    assert talk.heard() == [("user", "three")]
+    page.send("four").settle()
+    assert talk.heard() == [("user", "three"), ("assistant", "You said: three"), ("user", "four")]
+
+
+@pytest.mark.row("history")
 def test_an_edit_asks_again_without_what_followed(talk: Talk) -> None:
     talk.say("weather Paris")
     talk.say("weather Rome")
@@ -257,12 +268,12 @@ def test_a_sub_agent_is_a_part_of_its_own(talk: Talk) -> None:
 
 
 @pytest.mark.row("handoffs")
-def test_after_a_handoff_the_other_agent_has_the_conversation(talk: Talk) -> None:
+def test_after_a_handoff_the_other_agent_has_the_conversation(talk: Talk, other_server: Served) -> None:
     view = talk.say("handoff")
     handoffs = [part["data"] for part in view.answer if part["type"] == "data-handoff"]
     assert ([one["to"] for one in handoffs], calls(view)) == (["expert"], [])
     assert "You are the expert." in json.dumps(talk.asked[-1].body)
-    talk.say("hello")
+    talk.page(server=other_server, messages=talk.kept()).send("hello").settle()
     assert "You are the expert." in json.dumps(talk.asked[-1].body)
 
 

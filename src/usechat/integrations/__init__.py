@@ -79,6 +79,21 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "pydantic-ai": Row(
+        "usechat.integrations.pydantic_ai.agent:PydanticAIAgent",
+        "usechat.integrations.pydantic_ai.translator:log_translator",
+        packages=("pydantic_ai",),
+    ),
+    "openai-agents": Row(
+        "usechat.integrations.openai_agents.agent:OpenAIAgent",
+        "usechat.integrations.openai_agents.translator:log_translator",
+        packages=("agents",),
+    ),
+    "agno": Row(
+        "usechat.integrations.agno.agent:AgnoAgent",
+        "usechat.integrations.agno.translator:log_translator",
+        packages=("agno",),
+    ),
     "google-adk": Row(
         "usechat.integrations.google_adk.agent:ADKAgent",
         "usechat.integrations.google_adk.translator:log_translator",
@@ -88,6 +103,7 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
     ),
+    "ag-ui": Row("usechat.integrations.ag_ui.agent:AGUIAgent", "usechat.integrations.ag_ui.translator:log_translator"),
     "agent-ops": Row(
         "usechat.integrations.agent_ops.agent:AgentOpsAgent",
         "usechat.integrations.agent_ops.translator:log_translator",
@@ -165,6 +181,11 @@ class _Graph(Protocol):
     def aget_state(self) -> Callable[..., Any]: ...
 
 
+class _AgentsSDKAgent(Protocol):
+    @property
+    def as_tool(self) -> Callable[..., Any]: ...
+
+
 class _Events(Protocol):
     @property
     def stream_with_events(self) -> Callable[..., Any]: ...
@@ -185,7 +206,9 @@ class _ADKApp(Protocol):
     def root_agent(self) -> Any: ...
 
 
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime | _ADK | _ADKApp
+AnyAgent: TypeAlias = (
+    Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime | _AgentsSDKAgent | _ADK | _ADKApp
+)
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 
