@@ -34,11 +34,6 @@ class Framework(Struct, frozen=True):
     hands_off: bool = False
 
 
-_RAW: Final = {
-    "sub-agents": "A raw model call has none.",
-    "handoffs": "A raw model call has no other agent.",
-    "map": "Raw streams have no log of their own.",
-}
 _RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
 _AG_UI: Final = {"sources": "AG-UI has no citations.", "length": "AG-UI does not say why an answer ended."}
 _OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
