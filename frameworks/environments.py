@@ -34,7 +34,11 @@ class Framework(Struct, frozen=True):
     hands_off: bool = False
 
 
-_RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+_RAW: Final = {
+    "sub-agents": "A raw model call has none.",
+    "handoffs": "A raw model call has no other agent.",
+    "map": "Raw streams have no log of their own.",
+}
 _AG_UI: Final = {"sources": "AG-UI has no citations.", "length": "AG-UI does not say why an answer ended."}
 _OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
 _AGNO: Final = {
@@ -64,7 +68,7 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
             "usage": "Pydantic AI sends it only if asked, and only by AG-UI 1.0.",
         },
     ),
-    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
+    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai", is_here=True),
     "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
@@ -89,6 +93,15 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     ),
     "agno-db": Framework("agno_db", "agno", "agno", cannot=_AGNO),
     "agno-team": Framework("agno_team", "agno", "agno", cannot=_AGNO),
+    "claude-agent": Framework(
+        "claude_agent",
+        "claude-agent-sdk",
+        "claude-agent",
+        cannot={
+            "browser tools": "The SDK runs every tool itself, and takes a result from nobody else.",
+            "length": "The CLI lets the model go on after its answer was cut off.",
+        },
+    ),
 }
 
 

@@ -91,6 +91,7 @@ IN_GUIDES: Final = {
     "OpenAI Agents SDK": "openai-agents.md",
     "Agno": "agno.md",
     "Google ADK": "google-adk.md",
+    "Claude Agent SDK": "claude-agent.md",
 }
 
 

@@ -99,6 +99,11 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.google_adk.translator:log_translator",
         packages=("google.adk",),
     ),
+    "claude-agent": Row(
+        "usechat.integrations.claude_agent.agent:ClaudeAgent",
+        "usechat.integrations.claude_agent.translator:log_translator",
+        packages=("claude_agent_sdk",),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
@@ -191,6 +196,11 @@ class _Events(Protocol):
     def stream_with_events(self) -> Callable[..., Any]: ...
 
 
+class _ClaudeOptions(Protocol):
+    @property
+    def mcp_servers(self) -> Any: ...
+
+
 class _Runtime(Protocol):
     @property
     def on_event(self) -> Callable[..., Any]: ...
@@ -207,7 +217,16 @@ class _ADKApp(Protocol):
 
 
 AnyAgent: TypeAlias = (
-    Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime | _AgentsSDKAgent | _ADK | _ADKApp
+    Callable[[Chat], Any]
+    | _Driver
+    | _Transport
+    | _Graph
+    | _Events
+    | _Runtime
+    | _AgentsSDKAgent
+    | _ClaudeOptions
+    | _ADK
+    | _ADKApp
 )
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
