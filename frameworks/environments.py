@@ -34,13 +34,19 @@ class Framework(Struct, frozen=True):
     hands_off: bool = False
 
 
-_RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+_RAW: Final = {
+    "sub-agents": "A raw model call has none.",
+    "handoffs": "A raw model call has no other agent.",
+    "map": "Raw streams have no log of their own.",
+}
+_AG_UI: Final = {"sources": "AG-UI has no citations.", "length": "AG-UI does not say why an answer ended."}
 _OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
 _AGNO: Final = {
     "arguments": "Agno has a call only when its arguments are complete.",
     "length": "Agno drops the provider's finish reason.",
     "signatures": "Chat Completions takes no reasoning.",
 }
+_ADK: Final = {"arguments": "ADK gives arguments whole, or as values of JSON paths, which are no text."}
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "openai-chat": Framework(
         "openai_chat",
@@ -50,7 +56,21 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         cannot={**_RAW, "signatures": "Chat Completions takes no reasoning."},
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
-    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
+    "ag-ui": Framework("ag_ui", "ag-ui-protocol", "ag-ui", cannot=_AG_UI),
+    "ag-ui-pydantic-ai": Framework(
+        "ag_ui_pydantic_ai",
+        "pydantic-ai-slim",
+        "ag-ui",
+        cannot={
+            **_AG_UI,
+            "sub-agents": "Pydantic AI does not send the events of nested runs.",
+            "tool errors": "Pydantic AI's AG-UI adapter sends the text of an error as the result.",
+            "usage": "Pydantic AI sends it only if asked, and only by AG-UI 1.0.",
+        },
+    ),
+    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai", is_here=True),
+    "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
+    "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
     "openai-agents": Framework(
         "openai_agents_responses", "openai-agents", "openai-agents", cannot=_OPENAI_AGENTS, hands_off=True

@@ -416,15 +416,33 @@ def _heard_gemini(body: JSON) -> list[Heard]:
             if call := part.get("functionCall"):
                 calls.append(Call(call["name"], call.get("args") or {}, call.get("id") or ""))
             elif result := part.get("functionResponse"):
-                heard.append(Heard("tool", json.dumps(result["response"]), call_id=result.get("id") or ""))
+                heard.append(Heard("tool", _gemini_result(result["response"]), call_id=result.get("id") or ""))
             elif data := part.get("inlineData") or part.get("fileData"):
-                files.append("image" if data["mimeType"].startswith("image/") else "document")
+                # Gemini takes both spellings, and google-genai 2.34 sends the second.
+                media_type = data.get("mimeType") or data["mime_type"]
+                files.append("image" if media_type.startswith("image/") else "document")
             elif not part.get("thought"):
                 texts.append(part.get("text", ""))
         if texts or calls or files:
             role = "assistant" if content.get("role") == "model" else "user"
             heard.append(Heard(role, "".join(texts), calls, files=files))
     return heard
+
+
+def _gemini_result(response: JSON) -> str:
+    """The text of a result: every result is an object, so a text stands in one."""
+    match response:
+        case {"result": str(text)}:
+            return text
+        case _:
+            return json.dumps(response)
+
+
+def _gemini_call(call: Call) -> JSON:
+    if call.name.startswith("transfer_to_"):
+        # ADK has one such tool for all agents.
+        return {"id": call.id, "name": "transfer_to_agent", "args": {"agent_name": call.name[12:]}}
+    return {"id": call.id, "name": call.name, "args": call.input}
 
 
 def _gemini_events(reply: Reply) -> Iterator[JSON]:
@@ -437,7 +455,7 @@ def _gemini_events(reply: Reply) -> Iterator[JSON]:
     for text in reply.text:
         yield chunk({"text": text})
     if reply.calls:
-        yield chunk(*({"functionCall": {"id": call.id, "name": call.name, "args": call.input}} for call in reply.calls))
+        yield chunk(*({"functionCall": _gemini_call(call)} for call in reply.calls))
     if reply.then == "fail":
         yield {"error": {"code": 500, "message": "secret of the provider", "status": "INTERNAL"}}
     if reply.then not in ("end", "length"):
@@ -454,5 +472,9 @@ def _gemini_events(reply: Reply) -> Iterator[JSON]:
         "cachedContentTokenCount": USED["cached"],
         "totalTokenCount": USED["input"] + USED["output"],
     }
-    last = chunk({"text": ""}, finishReason="MAX_TOKENS" if reply.then == "length" else "STOP", **grounding)
+    # Bytes as base64, which come back as they were.
+    signature = {"thoughtSignature": "SIGNATURE000"} if reply.reasoning else {}
+    last = chunk(
+        {"text": "", **signature}, finishReason="MAX_TOKENS" if reply.then == "length" else "STOP", **grounding
+    )
     yield {**last, "usageMetadata": used}

@@ -90,6 +90,7 @@ IN_GUIDES: Final = {
     "Pydantic AI": "pydantic-ai.md",
     "OpenAI Agents SDK": "openai-agents.md",
     "Agno": "agno.md",
+    "Google ADK": "google-adk.md",
     "Claude Agent SDK": "claude-agent.md",
 }
 

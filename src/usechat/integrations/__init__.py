@@ -94,6 +94,11 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.agno.translator:log_translator",
         packages=("agno",),
     ),
+    "google-adk": Row(
+        "usechat.integrations.google_adk.agent:ADKAgent",
+        "usechat.integrations.google_adk.translator:log_translator",
+        packages=("google.adk",),
+    ),
     "claude-agent": Row(
         "usechat.integrations.claude_agent.agent:ClaudeAgent",
         "usechat.integrations.claude_agent.translator:log_translator",
@@ -103,6 +108,7 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
     ),
+    "ag-ui": Row("usechat.integrations.ag_ui.agent:AGUIAgent", "usechat.integrations.ag_ui.translator:log_translator"),
     "agent-ops": Row(
         "usechat.integrations.agent_ops.agent:AgentOpsAgent",
         "usechat.integrations.agent_ops.translator:log_translator",
@@ -200,8 +206,27 @@ class _Runtime(Protocol):
     def on_event(self) -> Callable[..., Any]: ...
 
 
+class _ADK(Protocol):
+    @property
+    def run_async(self) -> Callable[..., Any]: ...
+
+
+class _ADKApp(Protocol):
+    @property
+    def root_agent(self) -> Any: ...
+
+
 AnyAgent: TypeAlias = (
-    Callable[[Chat], Any] | _Driver | _Transport | _Graph | _AgentsSDKAgent | _ClaudeOptions | _Events | _Runtime
+    Callable[[Chat], Any]
+    | _Driver
+    | _Transport
+    | _Graph
+    | _Events
+    | _Runtime
+    | _AgentsSDKAgent
+    | _ClaudeOptions
+    | _ADK
+    | _ADKApp
 )
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
