@@ -35,6 +35,10 @@ class Framework(Struct, frozen=True):
 
 
 _RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+_AG_UI_OLD: Final = {
+    "approvals": "Interrupts came with 0.1.19.",
+    "edits": "Interrupts came with 0.1.19.",
+}
 _AG_UI: Final = {"sources": "AG-UI has no citations.", "length": "AG-UI does not say why an answer ended."}
 _OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
 FRAMEWORKS: Final[dict[str, Framework]] = {
@@ -46,7 +50,17 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         cannot={**_RAW, "signatures": "Chat Completions takes no reasoning."},
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
-    "ag-ui": Framework("ag_ui", "ag-ui-protocol", "ag-ui", cannot=_AG_UI),
+    "ag-ui": Framework(
+        "ag_ui",
+        "ag-ui-protocol",
+        "ag-ui",
+        cannot=_AG_UI,
+        not_yet={
+            **_AG_UI_OLD,
+            "sub-agents": "They came with 0.1.21.",
+            "usage": "It came with 0.1.20.",
+        },
+    ),
     "ag-ui-pydantic-ai": Framework(
         "ag_ui_pydantic_ai",
         "pydantic-ai-slim",
@@ -57,6 +71,7 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
             "tool errors": "Pydantic AI's AG-UI adapter sends the text of an error as the result.",
             "usage": "Pydantic AI sends it only if asked, and only by AG-UI 1.0.",
         },
+        not_yet=_AG_UI_OLD,
     ),
     "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
