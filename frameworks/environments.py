@@ -34,13 +34,24 @@ class Framework(Struct, frozen=True):
     hands_off: bool = False
 
 
-_RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
-_AG_UI_OLD: Final = {
-    "approvals": "Interrupts came with 0.1.19.",
-    "edits": "Interrupts came with 0.1.19.",
+_RAW: Final = {
+    "sub-agents": "A raw model call has none.",
+    "handoffs": "A raw model call has no other agent.",
+    "map": "Raw streams have no log of their own.",
 }
-_AG_UI: Final = {"sources": "AG-UI has no citations.", "length": "AG-UI does not say why an answer ended."}
+_AG_UI: Final = {
+    "handoffs": "AG-UI has no event for one.",
+    "length": "AG-UI does not say why an answer ended.",
+    "sources": "AG-UI has no citations.",
+}
+_AG_UI_OLD: Final = {"approvals": "Interrupts came with 0.1.19.", "edits": "Interrupts came with 0.1.19."}
 _OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
+_AGNO: Final = {
+    "arguments": "Agno has a call only when its arguments are complete.",
+    "length": "Agno drops the provider's finish reason.",
+    "signatures": "Chat Completions takes no reasoning.",
+}
+_ADK: Final = {"arguments": "ADK gives arguments whole, or as values of JSON paths, which are no text."}
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "openai-chat": Framework(
         "openai_chat",
@@ -73,7 +84,9 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         },
         not_yet=_AG_UI_OLD,
     ),
-    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
+    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai", is_here=True),
+    "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
+    "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
     "openai-agents": Framework(
         "openai_agents_responses", "openai-agents", "openai-agents", cannot=_OPENAI_AGENTS, hands_off=True
@@ -89,6 +102,21 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         },
         not_yet={"sources": "0.17 drops the citations of Chat Completions."},
         hands_off=True,
+    ),
+    "agno": Framework("agno_agent", "agno", "agno", cannot=_AGNO),
+    "agno-claude": Framework(
+        "agno_claude", "agno", "agno", cannot={row: why for row, why in _AGNO.items() if row != "signatures"}
+    ),
+    "agno-db": Framework("agno_db", "agno", "agno", cannot=_AGNO),
+    "agno-team": Framework("agno_team", "agno", "agno", cannot=_AGNO),
+    "claude-agent": Framework(
+        "claude_agent",
+        "claude-agent-sdk",
+        "claude-agent",
+        cannot={
+            "browser tools": "The SDK runs every tool itself, and takes a result from nobody else.",
+            "length": "The CLI lets the model go on after its answer was cut off.",
+        },
     ),
 }
 

@@ -227,25 +227,54 @@ def test_regenerate_asks_again_without_the_answer(talk: Talk) -> None:
     assert talk.heard() == [("user", "hello")]
 
 
+@pytest.mark.row("history")
+def test_an_edited_message_replaces_what_followed_it(talk: Talk) -> None:
+    talk.say("one")
+    talk.say("two")
+    page = talk.page(messages=talk.kept())
+    page.send("three", message_id=talk.kept()[0]["id"]).settle()
+    assert talk.heard() == [("user", "three")]
+    page.send("four").settle()
+    assert talk.heard() == [("user", "three"), ("assistant", "You said: three"), ("user", "four")]
+
+
+@pytest.mark.row("history")
+def test_an_edit_asks_again_without_what_followed(talk: Talk) -> None:
+    talk.say("weather Paris")
+    talk.say("weather Rome")
+    [first, _, third, _] = talk.kept()
+    talk.page(messages=talk.kept()).send("hello", message_id=third["id"]).settle()
+    assert [said for role, said in talk.heard() if role == "user"] == ["weather Paris", "hello"]
+    view = talk.page(messages=talk.kept()).send("hello again", message_id=first["id"]).settle()
+    assert (talk.heard(), len(view.messages)) == ([("user", "hello again")], 2)
+
+
+@pytest.mark.row("history")
+def test_a_chat_that_was_deleted_is_forgotten(talk: Talk) -> None:
+    talk.say("weather Paris")
+    assert talk.server.http.delete(f"/portable/agent/{talk.chat}").status_code == 204
+    talk.page().send("hello").settle()
+    assert talk.heard() == [("user", "hello")]
+
+
 @pytest.mark.row("sub-agents")
 def test_a_sub_agent_is_a_part_of_its_own(talk: Talk) -> None:
     view = talk.say("help me please")
     parts = {part["data"]["name"]: part["data"] for part in view.answer if part["type"] == "data-subagent"}
-    assert (parts["helper"]["status"], "You said: me please" in parts["helper"]["text"]) == ("done", True)
+    assert (parts["helper"]["status"], "me please" in parts["helper"]["text"]) == ("done", True)
     texts = [part["text"] for part in view.answer if part["type"] == "text"]
     assert texts[0] == "I ask."
     assert not any(one == "You said: me please" for one in texts)
 
 
 @pytest.mark.row("handoffs")
-def test_the_agent_that_took_over_answers_the_next_message(talk: Talk, other_server: Served) -> None:
+def test_after_a_handoff_the_other_agent_has_the_conversation(talk: Talk, other_server: Served) -> None:
     view = talk.say("handoff")
     handoffs = [part["data"] for part in view.answer if part["type"] == "data-handoff"]
-    assert handoffs == [{"from": "main", "to": "expert"}]
-    assert calls(view) == []
-    view = talk.page(server=other_server, messages=talk.kept()).send("hello").settle()
-    assert shown(view)[-1] == text("You said: hello")
-    assert [one.text for one in talk.asked[-1].heard if one.role == "system"] == ["You are the expert."]
+    assert ([one["to"] for one in handoffs], calls(view)) == (["expert"], [])
+    assert "You are the expert." in json.dumps(talk.asked[-1].body)
+    talk.page(server=other_server, messages=talk.kept()).send("hello").settle()
+    assert "You are the expert." in json.dumps(talk.asked[-1].body)
 
 
 @pytest.mark.row("sources")

@@ -89,6 +89,21 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.openai_agents.translator:log_translator",
         packages=("agents",),
     ),
+    "agno": Row(
+        "usechat.integrations.agno.agent:AgnoAgent",
+        "usechat.integrations.agno.translator:log_translator",
+        packages=("agno",),
+    ),
+    "google-adk": Row(
+        "usechat.integrations.google_adk.agent:ADKAgent",
+        "usechat.integrations.google_adk.translator:log_translator",
+        packages=("google.adk",),
+    ),
+    "claude-agent": Row(
+        "usechat.integrations.claude_agent.agent:ClaudeAgent",
+        "usechat.integrations.claude_agent.translator:log_translator",
+        packages=("claude_agent_sdk",),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
@@ -181,12 +196,38 @@ class _Events(Protocol):
     def stream_with_events(self) -> Callable[..., Any]: ...
 
 
+class _ClaudeOptions(Protocol):
+    @property
+    def mcp_servers(self) -> Any: ...
+
+
 class _Runtime(Protocol):
     @property
     def on_event(self) -> Callable[..., Any]: ...
 
 
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _AgentsSDKAgent | _Events | _Runtime
+class _ADK(Protocol):
+    @property
+    def run_async(self) -> Callable[..., Any]: ...
+
+
+class _ADKApp(Protocol):
+    @property
+    def root_agent(self) -> Any: ...
+
+
+AnyAgent: TypeAlias = (
+    Callable[[Chat], Any]
+    | _Driver
+    | _Transport
+    | _Graph
+    | _Events
+    | _Runtime
+    | _AgentsSDKAgent
+    | _ClaudeOptions
+    | _ADK
+    | _ADKApp
+)
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 
