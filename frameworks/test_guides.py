@@ -43,4 +43,5 @@ def test_the_example_of_a_guide_asks_for_an_approval(tmp_path: Path) -> None:
             text=True,
             check=True,
         )
-        assert done.stdout.split()[-3:] == ["ToolApprovalRequest", "FinishStep", "Finish"], environment
+        said = done.stdout.split()
+        assert ("ToolApprovalRequest" in said, said[-2:]) == (True, ["FinishStep", "Finish"]), environment
