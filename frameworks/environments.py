@@ -28,6 +28,8 @@ class Framework(Struct, frozen=True):
     # Whether the development environment has it.
     is_here: bool = False
     cannot: Mapping[str, str] = field(default_factory=dict[str, str])
+    # The rows that the oldest release lacks, and newer ones have.
+    not_yet: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 _RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
@@ -41,6 +43,16 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
+    "strands": Framework(
+        "strands_agents",
+        "strands-agents",
+        "strands",
+        cannot={"browser tools": "Strands runs every tool itself; a tool can interrupt and ask the user instead."},
+        not_yet={
+            "sources": "In 1.41 Anthropic's model fails when it reads a citation.",
+            "signatures": "In 1.41 the app has OpenAI's model, since Anthropic's fails; Chat Completions has none.",
+        },
+    ),
 }
 
 
@@ -50,10 +62,16 @@ class Environment(Struct, frozen=True):
     name: str
     python: str
     version: str
+    is_oldest: bool = False
 
     @property
     def framework(self) -> Framework:
         return FRAMEWORKS[self.name]
+
+    @property
+    def left_out(self) -> set[str]:
+        """The rows that this release cannot promise."""
+        return {*self.framework.cannot, *(self.framework.not_yet if self.is_oldest else ())}
 
 
 def chosen() -> list[Environment]:
@@ -72,4 +90,4 @@ def chosen() -> list[Environment]:
 def _environment(name: str, python: str) -> Environment:
     program = f"from importlib.metadata import version; print(version({FRAMEWORKS[name].package!r}))"
     version = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
-    return Environment(name, python, version.stdout.strip())
+    return Environment(name, python, version.stdout.strip(), is_oldest=python.endswith("-floor/bin/python"))

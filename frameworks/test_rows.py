@@ -80,7 +80,7 @@ def test_arguments_are_streamed_and_available_once(talk: Talk) -> None:
     available = [one["toolCallId"] for one in said if one["type"] == "tool-input-available"]
     ends = [one["toolCallId"] for one in said if one["type"] == "tool-output-available"]
     assert (available, sorted(ends)) == (["call_1", "call_2"], ["call_1", "call_2"])
-    if "arguments" not in talk.environment.framework.cannot:
+    if "arguments" not in talk.environment.left_out:
         deltas = [one["inputTextDelta"] for one in said if one["type"] == "tool-input-delta"]
         pieces = "".join(
             one["inputTextDelta"] for one in said if one.get("toolCallId") == "call_1" and "inputTextDelta" in one

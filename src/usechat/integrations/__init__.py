@@ -79,6 +79,11 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "strands": Row(
+        "usechat.integrations.strands.agent:StrandsAgent",
+        "usechat.integrations.strands.translator:log_translator",
+        packages=("strands",),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
