@@ -8,11 +8,14 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+from threading import RLock, Thread
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from support.soak import SEED, SOAK
@@ -86,6 +89,43 @@ class Progress:
         self.failures.append(failure)
 
 
+# What runs, each in a process group of its own, so that a signal can end it with all that it has started.
+_running: Final[list[subprocess.Popen[bytes]]] = []
+# A job holds it while it starts something. The handler of a signal, in the main thread, waits for that; a second signal
+# interrupts the handler.
+_starting: Final = RLock()
+
+
+def start(command: str, log: Path, **environ: str) -> subprocess.Popen[bytes]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output, _starting:
+        process = subprocess.Popen(
+            shlex.split(command),
+            cwd=ROOT,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        _running.append(process)
+    return process
+
+
+def end_on_signals() -> None:
+    """End what runs together with this process, which `make` and a terminal signal alone."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        with _starting:
+            for process in (each for each in _running if each.returncode is None):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            os._exit(1)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+
+
 def say(text: str) -> None:
     print(text, flush=True)
 
@@ -94,9 +134,7 @@ def run_checks(checks: tuple[Check, ...], progress: Progress) -> None:
     for check in checks:
         progress.lines["checks"] = check.name
         log = LOGS / f"{check.name}.txt"
-        with log.open("w", encoding="utf-8") as output:
-            code = subprocess.call(shlex.split(check.command), cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-        if code == 0:
+        if start(check.command, log).wait() == 0:
             progress.passed += 1
         else:
             progress.fail(Failure(check.name, log.read_text("utf-8"), check.remedy))
@@ -118,11 +156,7 @@ class PoolRun:
         results.unlink(missing_ok=True)
         coverage = "--cov --cov-report=" if pool.covers else ""
         command = f"{BIN}/pytest -q --dist worksteal -n {pool.workers} {coverage} {pool.tests}"
-        environ = {**os.environ, "USECHAT_RESULTS": str(results)}
-        with log.open("w", encoding="utf-8") as output:
-            process = subprocess.Popen(
-                shlex.split(command), cwd=ROOT, env=environ, stdout=output, stderr=subprocess.STDOUT
-            )
+        process = start(command, log, USECHAT_RESULTS=str(results))
         told = 0
         while process.poll() is None:
             time.sleep(0.2)
@@ -195,7 +229,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="what needs no service and no Node")
     options = parser.parse_args()
-    LOGS.mkdir(parents=True, exist_ok=True)
+    end_on_signals()
     say("usechat: format, lint, layers, documents, types and tests, all at once")
     progress = run(CHECKS, QUICK if options.quick else POOLS)
     for failure in progress.failures:

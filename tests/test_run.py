@@ -1,8 +1,17 @@
 """What `make test` says in the end, of toy checks and toy tests."""
 
+import os
+import select
 import shlex
+import signal
+import sys
+from pathlib import Path
 
-from run import BIN, Check, Pool, run
+import pytest
+
+from run import BIN, ROOT, Check, Pool, run
+from support.hang import HANG_SECONDS
+from support.loopback import running
 from support.soak import SEED
 
 TOYS = "tests/support/outcomes.py"
@@ -28,3 +37,32 @@ def test_a_run_without_tests_and_one_that_cannot_begin_are_failures():
     progress = run((), (none, broken))
     assert progress.passed == 0
     assert sorted(failure.name.split()[0] for failure in progress.failures) == ["broken", "none"]
+
+
+INTERRUPTED = """
+import sys
+from run import Check, end_on_signals, run
+
+end_on_signals()
+run((Check("hangs", sys.argv[1], ""),), ())
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_run_that_is_interrupted_leaves_nothing_behind(tmp_path: Path, name: str):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    written = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+
+    def read() -> bytes:
+        assert select.select([written], [], [], HANG_SECONDS)[0]
+        return os.read(written, 100)
+
+    hangs = f"sh -c 'exec 3> {fifo}; echo begun >&3; sleep 3600 & wait'"
+    with running([sys.executable, "-c", INTERRUPTED, hangs], tmp_path, PYTHONPATH=str(ROOT / "tests")) as process:
+        assert read() == b"begun\n"
+        process.send(getattr(signal, name))
+        # All that could write to it have ended.
+        assert read() == b""
+        assert process.wait() == (1, "")
+    os.close(written)

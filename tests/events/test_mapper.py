@@ -107,6 +107,16 @@ FAILED = call("output-error", errorText="no")
             id="a signature ends its part",
         ),
         pytest.param(
+            ["a", e.Reasoning("", metadata={"p": {"redacted": "r"}}), e.Text("b", metadata={"p": {"x": 1}}), "c"],
+            [
+                text("a"),
+                reasoning("", "id-2", providerMetadata={"p": {"redacted": "r"}}),
+                text("b", providerMetadata={"p": {"x": 1}}),
+                text("c"),
+            ],
+            id="reasoning that only its provider can read",
+        ),
+        pytest.param(
             [e.Text("a"), CALL, e.ToolResult("c", 1), e.Text("b"), e.Text("b!", whole=True)],
             [text("a"), result(1), STEP, text("b!")],
             id="the whole text since the last call",

@@ -186,7 +186,10 @@ def test_usechat_serve_says_what_is_no_agent_and_exits_with_2(tmp_path: Path) ->
     with running([*command, "agents:thing"], tmp_path) as one, running([*command, "agents:function"], tmp_path) as two:
         for process, name in ((one, "thing"), (two, "function")):
             assert process.wait() == (2, "")
-            assert process.errors() == f"agents:{name} is neither an agent, which takes the chat, nor an ASGI app.\n"
+            assert (
+                process.errors()
+                == f"agents:{name} is neither an agent, such as a function of the chat, nor an ASGI app.\n"
+            )
 
 
 @pytest.mark.parametrize("conflict", ["replace", "queue", "reject"])
