@@ -14,7 +14,6 @@ from weakref import WeakSet
 import msgspec
 
 from usechat.errors import AgentError, RequestError
-from usechat.extras import missing
 from usechat.integrations.strands.messages import to_strands
 from usechat.integrations.strands.translator import Event, StrandsTranslator
 from usechat.turns.chat import Approval, Chat
@@ -95,7 +94,7 @@ class StrandsAgent:
                         results = [{"toolResult": result} for result in _pending(chat.state)[1]]
                         yield {"message": {"role": "user", "content": results}}
                     yield event
-        except _strands("types.exceptions").MaxTokensReachedException:
+        except import_module("strands.types.exceptions").MaxTokensReachedException:
             # An answer that is cut off is an answer; the translator has said why it ends.
             pass
         if not asked and agent.state.get():
@@ -115,7 +114,7 @@ class StrandsAgent:
         self._used.add(agent)
         if type(agent.callback_handler).__name__ == "PrintingCallbackHandler":
             # The default of Strands prints every answer to the server's output.
-            agent.callback_handler = _strands("handlers.callback_handler").null_callback_handler
+            agent.callback_handler = import_module("strands.handlers.callback_handler").null_callback_handler
         return agent
 
 
@@ -128,7 +127,8 @@ async def _prepare(agent: Any, chat: Chat) -> list[Any] | None:
     said, snapshot = to_strands(messages), _kept(chat.state)
     if snapshot is not None:
         data = {name: value for name, value in snapshot["data"].items() if name == "state" or chat.approvals}
-        agent.load_snapshot(_strands().Snapshot.from_dict({**snapshot, "data": _session().decode_bytes_values(data)}))
+        snapshot = {**snapshot, "data": _session().decode_bytes_values(data)}
+        agent.load_snapshot(import_module("strands").Snapshot.from_dict(snapshot))
     if chat.approvals:
         if any(approval.id not in _open_in(chat.state) for approval in chat.approvals):
             raise AgentError(_NOT_OPEN)
@@ -179,7 +179,7 @@ def _add_answers(agent: Any, approvals: Iterable[Approval]) -> None:
             said = {"text": f"The user refused this call. Their reason: {reason}"}
             event.result = {**event.result, "content": [*event.result["content"], said]}
 
-    hooks = _strands("hooks")
+    hooks = import_module("strands.hooks")
     agent.add_hook(edit, hooks.BeforeToolCallEvent)
     agent.add_hook(explain, hooks.AfterToolCallEvent)
 
@@ -216,16 +216,4 @@ def _pending(state: Any) -> tuple[Any, list[Any]]:
 
 
 def _session() -> Any:
-    return _strands("types.session")
-
-
-def _strands(module: str = "") -> Any:
-    """A module of Strands.
-
-    Raises:
-        ImportError: it is not installed.
-    """
-    try:
-        return import_module(f"strands.{module}" if module else "strands")
-    except ModuleNotFoundError as error:
-        raise ImportError(missing("StrandsAgent", error, "strands")) from error
+    return import_module("strands.types.session")

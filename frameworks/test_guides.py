@@ -1,0 +1,35 @@
+"""The programs of the guides, each in the environment of its framework."""
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from environments import HERE, Environment, chosen
+from support.loopback import ask, free_port, parts, running, until
+
+GUIDES: Final = HERE.parent / "docs" / "guides"
+APP: Final = re.compile(r"```python\n(# app\.py\n.*?)```", re.DOTALL)
+# What the program of each guide answers: the type and the state or the text of each part after the first step.
+ANSWERS: Final[dict[str, list[tuple[str, str]]]] = {
+    "strands": [("tool-pay", "approval-requested")],
+}
+# A guide is about the newest release.
+GUIDED: Final = [one for one in chosen() if one.name in ANSWERS and not one.is_oldest]
+
+
+@pytest.mark.parametrize("environment", GUIDED, ids=lambda one: one.name)
+def test_the_program_of_a_guide_answers(environment: Environment, tmp_path: Path) -> None:
+    program = APP.search((GUIDES / f"{environment.name}.md").read_text("utf-8"))
+    assert program is not None
+    (tmp_path / "app.py").write_text(program[1], "utf-8")
+    port = free_port()
+    command = [environment.python, "-m", "uvicorn", "app:app", "--port", str(port), "--log-level", "warning"]
+    path = f"{HERE.parent / 'src'}{os.pathsep}{tmp_path}"
+    with running(command, tmp_path, PYTHONPATH=path) as process:
+        answers: list[str] = []
+        until(lambda: bool(answers.append(ask(f"http://127.0.0.1:{port}/api/chat").text) or answers[-1]), process)
+    [_, *said] = parts(answers[-1])
+    assert [(part["type"], part.get("state") or part.get("text")) for part in said] == ANSWERS[environment.name]
