@@ -43,6 +43,20 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
+    "agent-framework": Framework(
+        "agent_framework_agent",
+        "agent-framework-core",
+        "agent-framework",
+        cannot={
+            "edits": "An approval is bound to the arguments that were asked about.",
+            "signatures": "The service keeps the reasoning.",
+            "sub-agents": "An agent as a tool streams nothing into the run of the agent that calls it.",
+        },
+        not_yet={
+            "sources": "1.0 drops the addresses of citations.",
+            "length": "1.0 drops the provider's finish reason.",
+        },
+    ),
     "strands": Framework(
         "strands_agents",
         "strands-agents",

@@ -79,6 +79,11 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "agent-framework": Row(
+        "usechat.integrations.agent_framework:AgentFrameworkAgent",
+        "usechat.integrations.agent_framework:log_translator",
+        packages=("agent_framework",),
+    ),
     "strands": Row(
         "usechat.integrations.strands.agent:StrandsAgent",
         "usechat.integrations.strands.translator:log_translator",

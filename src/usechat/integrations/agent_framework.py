@@ -1,0 +1,364 @@
+"""Microsoft Agent Framework: drives any `agent_framework.Agent`.
+
+In each turn the agent gets the messages of the chat, and a new `AgentSession`. `chat.state` keeps the session's state,
+and, while calls wait for the user, the requests that the answers are bound to.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from usechat import events as e
+from usechat.errors import AgentError, MappingError, RequestError
+from usechat.models.files import Block, File, blocks, text_block
+from usechat.models.rounds import EMPTY, Ids, Round, api_name, rounds
+from usechat.protocol.chunks import FinishReason
+from usechat.protocol.model_messages import ModelMessage
+from usechat.turns.chat import Approval, Chat
+from usechat.turns.pending import PendingTurn
+
+__all__ = ["AgentFrameworkAgent", "AgentFrameworkTranslator", "log_translator"]
+
+_Said: TypeAlias = Iterator[e.AgentEvent]
+_State: TypeAlias = dict[str, Any]
+
+_WAITS: Final = "Waits until the other calls are answered."
+_FAILED: Final = "The tool failed."
+_REFUSED: Final = "I refused these calls for the following reasons. {}"
+_NOT_OPEN: Final = "This answers no approval that is open."
+_REASONS: Final[dict[str, FinishReason]] = {
+    "stop": "stop",
+    "tool_calls": "stop",
+    "length": "length",
+    "content_filter": "content-filter",
+}
+_KEY: Final = "agentFramework"
+
+
+class AgentFrameworkTranslator:
+    """Translates the updates of one run, objects or their dicts."""
+
+    def __init__(self) -> None:
+        self._role = ""
+        # The name and the arguments of each call whose arguments are not complete.
+        self._calls: dict[str, tuple[str, list[str]]] = {}
+        self._waits = False
+
+    def translate(self, event: Any) -> Iterable[e.AgentEvent]:
+        contents = _field(event, "contents")
+        if not isinstance(contents, list):
+            raise MappingError("An update of Agent Framework has contents.")
+        return self._update(event, cast("list[Any]", contents))
+
+    def end(self) -> _Said:
+        yield from self._complete()
+        if self._waits:
+            yield e.Pause(_WAITS)
+
+    def _update(self, update: Any, contents: list[Any]) -> _Said:
+        role = str(_field(update, "role") or self._role)
+        if role == "assistant" != self._role:
+            yield e.Step(lazy=True)
+        self._role = role
+        for content in contents:
+            if _field(content, "type") != "function_call":
+                yield from self._complete()
+            yield from self._content(content)
+        reason = _field(update, "finish_reason")
+        if reason is not None:
+            yield e.Finish(_REASONS.get(str(reason), "other"))
+
+    def _content(self, content: Any) -> _Said:
+        match _field(content, "type"):
+            case "text":
+                yield e.Text(_field(content, "text") or "", whole=_is_whole(content))
+                for annotation in _field(content, "annotations") or ():
+                    yield from _citation(annotation)
+            case "text_reasoning":
+                yield e.Reasoning(_field(content, "text") or "", whole=_is_whole(content))
+            case "function_call":
+                yield from self._call(content)
+            case "function_result":
+                yield _result(content)
+            case "function_approval_request":
+                self._waits = True
+                call = _field(content, "function_call")
+                call_id = _field(call, "call_id")
+                yield e.ToolCall(call_id, _field(call, "name"), _input(_field(call, "arguments")))
+                yield e.ApprovalRequest(_field(content, "id"), call_id)
+            case "usage":
+                # The last usage of a run is that of all its model calls; 1.0 has no such sum.
+                yield _usage(_field(content, "usage_details"), "run" if _is_whole(content) else "")
+            case "data" | "uri":
+                yield e.File(_field(content, "uri"), _field(content, "media_type") or "application/octet-stream")
+            case kind:
+                yield from _hosted(str(kind), content)
+
+    def _call(self, content: Any) -> _Said:
+        call_id, name, given = (_field(content, field) for field in ("call_id", "name", "arguments"))
+        if isinstance(given, Mapping) or _is_whole(content):
+            self._calls.pop(call_id, None)
+            yield e.ToolCall(call_id, name, _input(given))
+            return
+        if call_id not in self._calls:
+            self._calls[call_id] = (name, [])
+            yield e.ToolInputStart(call_id, name)
+        if given:
+            self._calls[call_id][1].append(given)
+            yield e.ToolInputDelta(call_id, given)
+
+    def _complete(self) -> _Said:
+        calls, self._calls = self._calls, {}
+        for call_id, (name, pieces) in calls.items():
+            yield e.ToolCall(call_id, name, _input("".join(pieces)))
+
+
+class AgentFrameworkAgent:
+    """Drives an agent. All chats may share it, since each turn has a session of its own."""
+
+    @classmethod
+    def wrap(cls, thing: object) -> "AgentFrameworkAgent | None":
+        names = {f"{base.__module__}.{base.__name__}" for base in type(thing).__mro__}
+        return cls(thing) if "agent_framework._agents.RawAgent" in names else None
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+        tools = cast("Iterable[Any]", agent.default_options.get("tools") or ())
+        self._free = {tool.name for tool in tools if getattr(tool, "approval_mode", "") == "never_require"}
+
+    def translator(self, _: Chat) -> AgentFrameworkTranslator:
+        return AgentFrameworkTranslator()
+
+    async def admit(self, pending: PendingTurn) -> None:
+        """Refuse answers that the agent does not wait for.
+
+        Raises:
+            RequestError: it does not.
+        """
+        if any(approval.id not in _requests(pending.state) for approval in pending.approvals):
+            raise RequestError(_NOT_OPEN, status=409)
+
+    async def run(self, chat: Chat) -> AsyncGenerator[Any, None]:
+        """Run the agent with the messages of the chat, or with the user's answers.
+
+        Raises:
+            AgentError: nothing waits for the answers.
+            RuntimeError: the provider reports an error.
+        """
+        framework, requests = import_module("agent_framework"), list[Any]()
+        session = _session(framework, chat)
+        messages = await _input_messages(framework, session, chat)
+        answered = [one for one in messages if any(part.type == "function_approval_response" for part in one.contents)]
+        stream = self._agent.run(messages, stream=True, session=session)
+        try:
+            async for update in stream:
+                if _kind(update) == "response.failed" or any(one.type == "error" for one in update.contents):
+                    # The framework would end the run as if all were well.
+                    raise RuntimeError("The provider reports that the response failed.")
+                for content in [one for one in update.contents if one.type == "function_approval_request"]:
+                    requests.append(content)
+                    if content.function_call.name in self._free:
+                        # 1.0 asks about every call beside one that needs an approval.
+                        update.contents.remove(content)
+                while answered and answered[-1].role == "tool":
+                    # 1.0 puts the results of approved calls only here.
+                    yield {"role": "tool", "contents": answered.pop().contents}
+                yield update
+        finally:
+            if hasattr(stream, "close"):
+                await stream.close()
+        self._keep(chat, session, requests)
+
+    def _keep(self, chat: Chat, session: Any, requests: list[Any]) -> None:
+        """Keep the session without the messages, which the chat has."""
+        for provider in self._agent.context_providers:
+            if type(provider).__name__ == "InMemoryHistoryProvider":
+                session.state.pop(provider.source_id, None)
+        if not requests:
+            session.service_session_id = None
+        kept = {"session": session.to_dict(), "requests": {one.id: one.to_dict() for one in requests}}
+        if requests or session.state or chat.state is not None:
+            chat.state = {_KEY: msgspec.json.decode(msgspec.json.encode(kept))}
+
+
+def _session(framework: Any, chat: Chat) -> Any:
+    match chat.state:
+        case {"agentFramework": {"session": session}}:
+            kept = framework.AgentSession.from_dict(session)
+            if chat.approvals:
+                return kept
+            # What waited is forgotten, with the service's own copy of the conversation.
+            fresh = framework.AgentSession()
+            fresh.state = {name: value for name, value in kept.state.items() if name != "tool_approval"}
+            return fresh
+        case _:
+            return framework.AgentSession()
+
+
+async def _input_messages(framework: Any, session: Any, chat: Chat) -> list[Any]:
+    messages = to_agent_framework(framework, await chat.model_messages(), is_open=bool(chat.approvals))
+    if not chat.approvals:
+        return messages
+    requests, answers = _requests(chat.state), {approval.id: approval for approval in chat.approvals}
+    if not answers.keys() <= requests.keys():
+        raise AgentError(_NOT_OPEN)
+    # A service that keeps the conversation has what came before.
+    before = [] if session.service_session_id else messages
+    said = [framework.Message("user", [_answer(framework, one, answers) for one in requests.values()])]
+    # An answer has no place for a reason in 1.23.
+    if reasons := [f"{one.tool}: {one.reason}" for one in chat.approvals if not one.approved and one.reason]:
+        said.append(framework.Message("user", [framework.Content.from_text(_REFUSED.format("; ".join(reasons)))]))
+    return [*before, *said]
+
+
+def _answer(framework: Any, request: _State, answers: Mapping[str, Approval]) -> Any:
+    approval = answers.get(request["id"])
+    return framework.Content.from_dict(request).to_function_approval_response(approval is None or approval.approved)
+
+
+def _requests(state: Any) -> Mapping[str, Any]:
+    match state:
+        case {"agentFramework": {"requests": requests}}:
+            return cast("Mapping[str, Any]", requests)
+        case _:
+            return {}
+
+
+def _is_whole(content: Any) -> bool:
+    """Whether it repeats what was streamed. 1.0 does not say so; then the provider's event does."""
+    mode = _field(content, "merge_mode")
+    return mode == "replace" or (mode is None and _kind(content).endswith(".done"))
+
+
+def _kind(value: Any) -> str:
+    """The type of the provider's event that an update or a content was made of."""
+    while (raw := _field(value, "raw_representation")) is not None:
+        value = raw
+    return str(_field(value, "type") or "")
+
+
+def _hosted(kind: str, content: Any) -> _Said:
+    """A call of a tool that the provider runs, or its result."""
+    if kind.endswith("_tool_call"):
+        name = _field(content, "tool_name") or kind.removesuffix("_tool_call")
+        given = _input(_field(content, "arguments"))
+        yield e.ToolCall(_field(content, "call_id"), name, given, provider_executed=True)
+    elif kind.endswith("_tool_result"):
+        output = _plain(_field(content, "output") or _field(content, "outputs"))
+        yield e.ToolResult(_field(content, "call_id"), output, provider_executed=True)
+
+
+def _citation(annotation: Any) -> _Said:
+    title = _field(annotation, "title") or ""
+    if url := _field(annotation, "url"):
+        yield e.Source(url, title)
+    elif name := title or _field(annotation, "file_id"):
+        yield e.Document(name, "text/plain")
+
+
+def _result(content: Any) -> e.ToolResult | e.ToolError:
+    call_id, output = _field(content, "call_id"), _field(content, "result")
+    if _field(content, "exception") is not None:
+        return e.ToolError(call_id, output if isinstance(output, str) and output else _FAILED)
+    return e.ToolResult(call_id, _value(output))
+
+
+def _usage(details: Any, key: str) -> e.Usage:
+    return e.Usage(
+        input_tokens=_field(details, "input_token_count"),
+        output_tokens=_field(details, "output_token_count"),
+        total_tokens=_field(details, "total_token_count"),
+        cache_read_tokens=_field(details, "cache_read_input_token_count"),
+        cache_write_tokens=_field(details, "cache_creation_input_token_count"),
+        reasoning_tokens=_field(details, "reasoning_output_token_count"),
+        key=key,
+    )
+
+
+def _input(arguments: Any) -> Any:
+    if isinstance(arguments, str):
+        try:
+            return msgspec.json.decode(arguments or "{}")
+        except (msgspec.DecodeError, RecursionError):
+            return {"input": arguments}
+    return {} if arguments is None else arguments
+
+
+def _value(output: Any) -> Any:
+    """What a tool gave; the framework writes an object or an array as its JSON."""
+    if isinstance(output, str) and output[:1] in ("{", "["):
+        try:
+            return msgspec.json.decode(output)
+        except (msgspec.DecodeError, RecursionError):
+            pass
+    return output
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(one) for one in cast("list[Any]", value)]
+    return value.to_dict() if hasattr(value, "to_dict") else value
+
+
+def _field(value: Any, name: str) -> Any:
+    return cast("_State", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def to_agent_framework(framework: Any, messages: Iterable[ModelMessage], *, is_open: bool) -> list[Any]:
+    """The messages of the framework; if the last calls are open, without their results."""
+    ids, converted = Ids(strict=False), list[Any]()
+    for each in rounds(messages):
+        converted += _messages(framework, each, ids)
+    if is_open and converted and converted[-1].role == "tool":
+        converted.pop()
+    return converted
+
+
+def _messages(framework: Any, said: Round, ids: Ids) -> Iterator[Any]:
+    content, message = framework.Content, framework.Message
+    if said.role != "assistant":
+        shown = blocks(said.parts, _file) or [text_block(EMPTY)]
+        yield message(
+            said.role, [content.from_text(one["text"]) if "text" in one else content.from_uri(**one) for one in shown]
+        )
+        return
+    texts = [part["text"] for part in said.parts if part["type"] == "text" and part["text"].strip()]
+    # Apart from the calls: 1.23 sends the calls of a message before its text.
+    if texts:
+        yield message("assistant", [content.from_text(text) for text in texts])
+    if said.calls:
+        taken = [(ids.take(call.id), call) for call in said.calls]
+        yield message(
+            "assistant",
+            [
+                content.from_function_call(
+                    call_id, api_name(call.name), arguments=msgspec.json.encode(call.input).decode()
+                )
+                for call_id, call in taken
+            ],
+        )
+        yield message("tool", [content.from_function_result(call_id, result=call.result) for call_id, call in taken])
+
+
+def _file(file: File) -> Block:
+    if file.text:
+        return text_block(file.named_text)
+    named = {"additional_properties": {"filename": file.name}} if file.name else {}
+    if file.url:
+        return {"uri": file.url, "media_type": file.media_type, **named}
+    if file.data:
+        return {"uri": f"data:{file.media_type};base64,{file.base64}", "media_type": file.media_type, **named}
+    return text_block(file.words)
+
+
+def log_translator(options: Mapping[str, Any]) -> AgentFrameworkTranslator:
+    """The translator of a recorded log.
+
+    Raises:
+        ValueError: there is no such option.
+    """
+    if options:
+        raise ValueError("Agent Framework has no options.")
+    return AgentFrameworkTranslator()
