@@ -50,10 +50,10 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         cannot={
             "edits": "An approval is bound to the arguments that were asked about.",
             "signatures": "The service keeps the reasoning.",
-            "sub-agents": "An agent as a tool streams nothing into the run of the agent that calls it.",
         },
         not_yet={
             "sources": "1.0 drops the addresses of citations.",
+            "sub-agents": "In 1.0 an agent does not know the call that it works for.",
             "length": "1.0 drops the provider's finish reason.",
         },
     ),

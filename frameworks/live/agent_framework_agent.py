@@ -6,6 +6,7 @@ from agent_framework import Agent, FunctionTool, tool
 from agent_framework.openai import OpenAIChatClient
 
 import effects
+from usechat.integrations.agent_framework import show_sub_agent
 
 __all__ = ["agent"]
 
@@ -28,4 +29,6 @@ TOOLS = [
     ),
 ]
 helper = Agent(client=client(), name="helper", description="Helps.")
-agent = Agent(client=client(), name="main", tools=[*TOOLS, helper.as_tool(arg_name="question")])
+agent = Agent(
+    client=client(), name="main", tools=[*TOOLS, helper.as_tool(arg_name="question", stream_callback=show_sub_agent)]
+)

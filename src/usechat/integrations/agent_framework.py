@@ -4,14 +4,18 @@ In each turn the agent gets the messages of the chat, and a new `AgentSession`. 
 and, while calls wait for the user, the requests that the answers are bound to.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
+from msgspec import structs
 
 from usechat import events as e
 from usechat.errors import AgentError, MappingError, RequestError
+from usechat.integrations.event_queue import EventQueue
 from usechat.models.files import Block, File, blocks, text_block
 from usechat.models.rounds import EMPTY, Ids, Round, api_name, rounds
 from usechat.protocol.chunks import FinishReason
@@ -19,7 +23,7 @@ from usechat.protocol.model_messages import ModelMessage
 from usechat.turns.chat import Approval, Chat
 from usechat.turns.pending import PendingTurn
 
-__all__ = ["AgentFrameworkAgent", "AgentFrameworkTranslator", "log_translator"]
+__all__ = ["AgentFrameworkAgent", "AgentFrameworkTranslator", "log_translator", "show_sub_agent"]
 
 _Said: TypeAlias = Iterator[e.AgentEvent]
 _State: TypeAlias = dict[str, Any]
@@ -35,6 +39,15 @@ _REASONS: Final[dict[str, FinishReason]] = {
     "content_filter": "content-filter",
 }
 _KEY: Final = "agentFramework"
+# The call that a task runs, and the turn that shows what happens in it.
+_running: ContextVar["tuple[str, EventQueue[Any]] | None"] = ContextVar("usechat_running_call", default=None)
+
+
+def show_sub_agent(update: Any) -> None:
+    """Show what an agent says that is used as a tool: `agent.as_tool(stream_callback=show_sub_agent)`."""
+    running = _running.get()
+    if running is not None:
+        running[1].push({"sub_agent": running[0], "update": update})
 
 
 class AgentFrameworkTranslator:
@@ -45,8 +58,12 @@ class AgentFrameworkTranslator:
         # The name and the arguments of each call whose arguments are not complete.
         self._calls: dict[str, tuple[str, list[str]]] = {}
         self._waits = False
+        # The sub-agents by the calls that they work for, with their names.
+        self._inner: dict[str, tuple[str, AgentFrameworkTranslator]] = {}
 
     def translate(self, event: Any) -> Iterable[e.AgentEvent]:
+        if _field(event, "sub_agent") is not None:
+            return self._sub_agent(event["sub_agent"], event["update"])
         contents = _field(event, "contents")
         if not isinstance(contents, list):
             raise MappingError("An update of Agent Framework has contents.")
@@ -81,7 +98,7 @@ class AgentFrameworkTranslator:
             case "function_call":
                 yield from self._call(content)
             case "function_result":
-                yield _result(content)
+                yield from self._result(content)
             case "function_approval_request":
                 self._waits = True
                 call = _field(content, "function_call")
@@ -108,6 +125,31 @@ class AgentFrameworkTranslator:
         if given:
             self._calls[call_id][1].append(given)
             yield e.ToolInputDelta(call_id, given)
+
+    def _result(self, content: Any) -> _Said:
+        call_id, output = _field(content, "call_id"), _field(content, "result")
+        failed = _field(content, "exception") is not None
+        if call_id in self._inner:
+            name, _ = self._inner.pop(call_id)
+            yield e.SubAgent(call_id, name, status="failed" if failed else "done", call_id=call_id)
+        if failed:
+            yield e.ToolError(call_id, output if isinstance(output, str) and output else _FAILED)
+        else:
+            yield e.ToolResult(call_id, _value(output))
+
+    def _sub_agent(self, call_id: str, update: Any) -> _Said:
+        name = _field(update, "author_name") or "agent"
+        _, inner = self._inner.setdefault(call_id, (name, AgentFrameworkTranslator()))
+        for event in inner.translate(update):
+            match event:
+                case e.Text(whole=True) | e.Reasoning(whole=True):
+                    # It repeats what the part has.
+                    continue
+                case e.Usage():
+                    said = structs.replace(event, key=event.key and f"{call_id}:{event.key}")
+                case _:
+                    said = event
+            yield e.SubAgent(call_id, name, said, call_id=call_id)
 
     def _complete(self) -> _Said:
         calls, self._calls = self._calls, {}
@@ -147,28 +189,38 @@ class AgentFrameworkAgent:
             AgentError: nothing waits for the answers.
             RuntimeError: the provider reports an error.
         """
+        # Sub-agents speak beside the agent's own stream.
+        events = EventQueue[Any]()
+        driving = asyncio.create_task(self._drive(chat, events))
+        driving.add_done_callback(lambda task: events.end(None if task.cancelled() else task.exception()))
+        try:
+            async for event in events:
+                yield event
+        finally:
+            driving.cancel()
+            await asyncio.gather(driving, return_exceptions=True)
+
+    async def _drive(self, chat: Chat, events: EventQueue[Any]) -> None:
         framework, requests = import_module("agent_framework"), list[Any]()
         session = _session(framework, chat)
         messages = await _input_messages(framework, session, chat)
         answered = [one for one in messages if any(part.type == "function_approval_response" for part in one.contents)]
-        stream = self._agent.run(messages, stream=True, session=session)
-        try:
-            async for update in stream:
-                if _kind(update) == "response.failed" or any(one.type == "error" for one in update.contents):
-                    # The framework would end the run as if all were well.
-                    raise RuntimeError("The provider reports that the response failed.")
-                for content in [one for one in update.contents if one.type == "function_approval_request"]:
-                    requests.append(content)
-                    if content.function_call.name in self._free:
-                        # 1.0 asks about every call beside one that needs an approval.
-                        update.contents.remove(content)
-                while answered and answered[-1].role == "tool":
-                    # 1.0 puts the results of approved calls only here.
-                    yield {"role": "tool", "contents": answered.pop().contents}
-                yield update
-        finally:
-            if hasattr(stream, "close"):
-                await stream.close()
+        middleware = [framework.function_middleware(_note_calls(events))]
+        stream = self._agent.run(messages, stream=True, session=session, middleware=middleware)
+        async for update in stream:
+            if _kind(update) == "response.failed" or any(one.type == "error" for one in update.contents):
+                # The framework would end the run as if all were well.
+                raise RuntimeError("The provider reports that the response failed.")
+            for content in [one for one in update.contents if one.type == "function_approval_request"]:
+                requests.append(content)
+                if content.function_call.name in self._free:
+                    # 1.0 asks about every call beside one that needs an approval.
+                    update.contents.remove(content)
+            while answered and answered[-1].role == "tool":
+                # 1.0 puts the results of approved calls only here.
+                events.push({"role": "tool", "contents": answered.pop().contents})
+            events.push(update)
+            await events.drain()
         self._keep(chat, session, requests)
 
     def _keep(self, chat: Chat, session: Any, requests: list[Any]) -> None:
@@ -181,6 +233,20 @@ class AgentFrameworkAgent:
         kept = {"session": session.to_dict(), "requests": {one.id: one.to_dict() for one in requests}}
         if requests or session.state or chat.state is not None:
             chat.state = {_KEY: msgspec.json.decode(msgspec.json.encode(kept))}
+
+
+def _note_calls(events: EventQueue[Any]) -> Callable[..., Awaitable[None]]:
+    """Middleware that lets a sub-agent know the call that it works for; 1.0 does not name the call."""
+
+    async def note(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+        call_id = context.metadata.get("call_id")
+        before = _running.set((call_id, events) if call_id else None)
+        try:
+            await call_next()
+        finally:
+            _running.reset(before)
+
+    return note
 
 
 def _session(framework: Any, chat: Chat) -> Any:
@@ -256,13 +322,6 @@ def _citation(annotation: Any) -> _Said:
         yield e.Source(url, title)
     elif name := title or _field(annotation, "file_id"):
         yield e.Document(name, "text/plain")
-
-
-def _result(content: Any) -> e.ToolResult | e.ToolError:
-    call_id, output = _field(content, "call_id"), _field(content, "result")
-    if _field(content, "exception") is not None:
-        return e.ToolError(call_id, output if isinstance(output, str) and output else _FAILED)
-    return e.ToolResult(call_id, _value(output))
 
 
 def _usage(details: Any, key: str) -> e.Usage:
