@@ -57,6 +57,23 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
             "length": "1.0 drops the provider's finish reason.",
         },
     ),
+    "agent-framework-chat": Framework(
+        "agent_framework_chat",
+        "agent-framework-core",
+        "agent-framework",
+        cannot={
+            "edits": "An approval is bound to the arguments that were asked about.",
+            "reasoning": "The client drops it.",
+            "signatures": "Chat Completions takes no reasoning.",
+            "sources": "The client drops citations.",
+            "images": "The client makes two messages of a text and its image.",
+        },
+        not_yet={
+            "history": "The client of 1.0 makes two messages of a text and its calls.",
+            "length": "1.0 drops the provider's finish reason.",
+            "sub-agents": "In 1.0 an agent does not know the call that it works for.",
+        },
+    ),
     "strands": Framework(
         "strands_agents",
         "strands-agents",

@@ -12,6 +12,7 @@ GUIDES: Final = HERE.parent / "docs" / "guides"
 APP: Final = re.compile(r"```python\n(# app\.py\n.*?)```", re.DOTALL)
 # What the program of each guide answers: the type and the state or the text of each part after the first step.
 ANSWERS: Final[dict[str, list[tuple[str, str]]]] = {
+    "agent-framework": [("tool-pay", "approval-requested")],
     "strands": [("tool-pay", "approval-requested")],
 }
 # A guide is about the newest release.

@@ -194,6 +194,7 @@ def test_a_stop_cancels_a_tool_and_leaves_no_dangling_call(talk: Talk) -> None:
     assert called == results
 
 
+@pytest.mark.row("history")
 def test_the_second_turn_has_the_first_one_once_and_in_order(talk: Talk) -> None:
     talk.say("weather Paris")
     talk.say("hello")

@@ -87,6 +87,7 @@ APPS: Final[dict[str, tuple[dict[str, Any], str]]] = {
 IN_GUIDES: Final = {
     "OpenAI, or a server with an OpenAI-compatible API": "openai.md",
     "Anthropic": "anthropic.md",
+    "Microsoft Agent Framework": "agent-framework.md",
     "Strands": "strands.md",
 }
 

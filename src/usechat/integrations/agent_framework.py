@@ -115,6 +115,8 @@ class AgentFrameworkTranslator:
 
     def _call(self, content: Any) -> _Said:
         call_id, name, given = (_field(content, field) for field in ("call_id", "name", "arguments"))
+        # Chat Completions of 1.0 name a call only in its first piece.
+        call_id = call_id or next(reversed(self._calls), "")
         if isinstance(given, Mapping) or _is_whole(content):
             self._calls.pop(call_id, None)
             yield e.ToolCall(call_id, name, _input(given))
@@ -203,7 +205,9 @@ class AgentFrameworkAgent:
     async def _drive(self, chat: Chat, events: EventQueue[Any]) -> None:
         framework, requests = import_module("agent_framework"), list[Any]()
         session = _session(framework, chat)
-        messages = await _input_messages(framework, session, chat)
+        # OpenAI's Responses of 1.23 sends the calls of a message before its text.
+        apart = bool(getattr(self._agent.client, "STORES_BY_DEFAULT", False))
+        messages = await _input_messages(framework, session, chat, apart=apart)
         answered = [one for one in messages if any(part.type == "function_approval_response" for part in one.contents)]
         middleware = [framework.function_middleware(_note_calls(events))]
         stream = self._agent.run(messages, stream=True, session=session, middleware=middleware)
@@ -263,8 +267,11 @@ def _session(framework: Any, chat: Chat) -> Any:
             return framework.AgentSession()
 
 
-async def _input_messages(framework: Any, session: Any, chat: Chat) -> list[Any]:
-    messages = to_agent_framework(framework, await chat.model_messages(), is_open=bool(chat.approvals))
+async def _input_messages(framework: Any, session: Any, chat: Chat, *, apart: bool) -> list[Any]:
+    messages = to_agent_framework(framework, await chat.model_messages(), apart=apart)
+    if chat.approvals and messages and messages[-1].role == "tool":
+        # The calls that wait have no results for the agent.
+        messages.pop()
     if not chat.approvals:
         return messages
     requests, answers = _requests(chat.state), {approval.id: approval for approval in chat.approvals}
@@ -365,40 +372,38 @@ def _field(value: Any, name: str) -> Any:
     return cast("_State", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def to_agent_framework(framework: Any, messages: Iterable[ModelMessage], *, is_open: bool) -> list[Any]:
-    """The messages of the framework; if the last calls are open, without their results."""
+def to_agent_framework(framework: Any, messages: Iterable[ModelMessage], *, apart: bool) -> list[Any]:
+    """The messages of the framework; `apart` makes a message of its own of the calls beside a text."""
     ids, converted = Ids(strict=False), list[Any]()
     for each in rounds(messages):
-        converted += _messages(framework, each, ids)
-    if is_open and converted and converted[-1].role == "tool":
-        converted.pop()
-    return converted
+        converted += (framework.Message(role, contents) for role, contents in _messages(framework.Content, each, ids))
+    if apart:
+        return converted
+    joined = list[Any]()
+    for message in converted:
+        if joined and message.role == joined[-1].role == "assistant":
+            joined[-1].contents += message.contents
+        else:
+            joined.append(message)
+    return joined
 
 
-def _messages(framework: Any, said: Round, ids: Ids) -> Iterator[Any]:
-    content, message = framework.Content, framework.Message
+def _messages(content: Any, said: Round, ids: Ids) -> Iterator[tuple[str, list[Any]]]:
     if said.role != "assistant":
         shown = blocks(said.parts, _file) or [text_block(EMPTY)]
-        yield message(
-            said.role, [content.from_text(one["text"]) if "text" in one else content.from_uri(**one) for one in shown]
-        )
+        yield said.role, [content.from_text(one["text"]) if "text" in one else content.from_uri(**one) for one in shown]
         return
     texts = [part["text"] for part in said.parts if part["type"] == "text" and part["text"].strip()]
-    # Apart from the calls: 1.23 sends the calls of a message before its text.
     if texts:
-        yield message("assistant", [content.from_text(text) for text in texts])
-    if said.calls:
-        taken = [(ids.take(call.id), call) for call in said.calls]
-        yield message(
-            "assistant",
-            [
-                content.from_function_call(
-                    call_id, api_name(call.name), arguments=msgspec.json.encode(call.input).decode()
-                )
-                for call_id, call in taken
-            ],
-        )
-        yield message("tool", [content.from_function_result(call_id, result=call.result) for call_id, call in taken])
+        yield "assistant", [content.from_text(text) for text in texts]
+    calls, results = list[Any](), list[Any]()
+    for call in said.calls:
+        call_id, given = ids.take(call.id), msgspec.json.encode(call.input).decode()
+        calls.append(content.from_function_call(call_id, api_name(call.name), arguments=given))
+        results.append(content.from_function_result(call_id, result=call.result))
+    if calls:
+        yield "assistant", calls
+        yield "tool", results
 
 
 def _file(file: File) -> Block:
