@@ -67,5 +67,17 @@ def test_a_sub_agent_has_the_call_that_it_works_for_and_counts_apart() -> None:
     ]
 
 
+def test_a_usage_is_one_more_model_call_unless_it_is_the_sum_of_all() -> None:
+    translator = AgentFrameworkTranslator()
+
+    def used(count: int, **rest: Any) -> list[Any]:
+        content = {"type": "usage", "usage_details": {"input_token_count": count}, **rest}
+        return list(translator.translate(update(content, role="tool")))
+
+    assert used(10) == [Usage(input_tokens=10, key="run")]
+    assert used(5, merge_mode="append") == [Usage(input_tokens=15, key="run")]
+    assert used(25, merge_mode="replace") == [Usage(input_tokens=25, key="run")]
+
+
 def test_the_callback_of_a_sub_agent_does_nothing_outside_of_a_turn() -> None:
     show_sub_agent(update())

@@ -6,6 +6,7 @@ and, while calls wait for the user, the requests that the answers are bound to.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, Final, TypeAlias, cast
@@ -38,6 +39,14 @@ _REASONS: Final[dict[str, FinishReason]] = {
     "length": "length",
     "content_filter": "content-filter",
 }
+_COUNTS: Final = {
+    "input_tokens": "input_token_count",
+    "output_tokens": "output_token_count",
+    "total_tokens": "total_token_count",
+    "cache_read_tokens": "cache_read_input_token_count",
+    "cache_write_tokens": "cache_creation_input_token_count",
+    "reasoning_tokens": "reasoning_output_token_count",
+}
 _KEY: Final = "agentFramework"
 # The call that a task runs, and the turn that shows what happens in it.
 _running: ContextVar["tuple[str, EventQueue[Any]] | None"] = ContextVar("usechat_running_call", default=None)
@@ -58,6 +67,7 @@ class AgentFrameworkTranslator:
         # The name and the arguments of each call whose arguments are not complete.
         self._calls: dict[str, tuple[str, list[str]]] = {}
         self._waits = False
+        self._used: dict[str, Any] = {}
         # The sub-agents by the calls that they work for, with their names.
         self._inner: dict[str, tuple[str, AgentFrameworkTranslator]] = {}
 
@@ -106,8 +116,7 @@ class AgentFrameworkTranslator:
                 yield e.ToolCall(call_id, _field(call, "name"), _input(_field(call, "arguments")))
                 yield e.ApprovalRequest(_field(content, "id"), call_id)
             case "usage":
-                # The last usage of a run is that of all its model calls; 1.0 has no such sum.
-                yield _usage(_field(content, "usage_details"), "run" if _is_whole(content) else "")
+                yield self._usage(_field(content, "usage_details"), is_total=_is_whole(content))
             case "data" | "uri":
                 yield e.File(_field(content, "uri"), _field(content, "media_type") or "application/octet-stream")
             case kind:
@@ -127,6 +136,13 @@ class AgentFrameworkTranslator:
         if given:
             self._calls[call_id][1].append(given)
             yield e.ToolInputDelta(call_id, given)
+
+    def _usage(self, details: Any, *, is_total: bool) -> e.Usage:
+        """The usage of the run: a whole one has all model calls so far, and any other is one more. 1.0 has no whole."""
+        for name, field in _COUNTS.items():
+            if (count := _field(details, field)) is not None:
+                self._used[name] = count + (0 if is_total else self._used.get(name, 0))
+        return e.Usage(**self._used, key="run")
 
     def _result(self, content: Any) -> _Said:
         call_id, output = _field(content, "call_id"), _field(content, "result")
@@ -236,7 +252,9 @@ class AgentFrameworkAgent:
             session.service_session_id = None
         kept = {"session": session.to_dict(), "requests": {one.id: one.to_dict() for one in requests}}
         if requests or session.state or chat.state is not None:
-            chat.state = {_KEY: msgspec.json.decode(msgspec.json.encode(kept))}
+            # Without an open request, a chat that the client keeps can do without.
+            with nullcontext() if requests else suppress(RuntimeError):
+                chat.state = {_KEY: msgspec.json.decode(msgspec.json.encode(kept))}
 
 
 def _note_calls(events: EventQueue[Any]) -> Callable[..., Awaitable[None]]:
@@ -329,18 +347,6 @@ def _citation(annotation: Any) -> _Said:
         yield e.Source(url, title)
     elif name := title or _field(annotation, "file_id"):
         yield e.Document(name, "text/plain")
-
-
-def _usage(details: Any, key: str) -> e.Usage:
-    return e.Usage(
-        input_tokens=_field(details, "input_token_count"),
-        output_tokens=_field(details, "output_token_count"),
-        total_tokens=_field(details, "total_token_count"),
-        cache_read_tokens=_field(details, "cache_read_input_token_count"),
-        cache_write_tokens=_field(details, "cache_creation_input_token_count"),
-        reasoning_tokens=_field(details, "reasoning_output_token_count"),
-        key=key,
-    )
 
 
 def _input(arguments: Any) -> Any:
