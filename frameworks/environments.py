@@ -30,9 +30,23 @@ class Framework(Struct, frozen=True):
     cannot: Mapping[str, str] = field(default_factory=dict[str, str])
     # The rows that the oldest release lacks, and newer ones have.
     not_yet: Mapping[str, str] = field(default_factory=dict[str, str])
+    # Whether one of its agents can hand the conversation to another.
+    hands_off: bool = False
 
 
-_RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+_RAW: Final = {
+    "sub-agents": "A raw model call has none.",
+    "handoffs": "A raw model call has no other agent.",
+    "map": "Raw streams have no log of their own.",
+}
+_AG_UI: Final = {"sources": "AG-UI has no citations.", "length": "AG-UI does not say why an answer ended."}
+_OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
+_AGNO: Final = {
+    "arguments": "Agno has a call only when its arguments are complete.",
+    "length": "Agno drops the provider's finish reason.",
+    "signatures": "Chat Completions takes no reasoning.",
+}
+_ADK: Final = {"arguments": "ADK gives arguments whole, or as values of JSON paths, which are no text."}
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "openai-chat": Framework(
         "openai_chat",
@@ -42,7 +56,52 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         cannot={**_RAW, "signatures": "Chat Completions takes no reasoning."},
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
+    "ag-ui": Framework("ag_ui", "ag-ui-protocol", "ag-ui", cannot=_AG_UI),
+    "ag-ui-pydantic-ai": Framework(
+        "ag_ui_pydantic_ai",
+        "pydantic-ai-slim",
+        "ag-ui",
+        cannot={
+            **_AG_UI,
+            "sub-agents": "Pydantic AI does not send the events of nested runs.",
+            "tool errors": "Pydantic AI's AG-UI adapter sends the text of an error as the result.",
+            "usage": "Pydantic AI sends it only if asked, and only by AG-UI 1.0.",
+        },
+    ),
+    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
+    "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
+    "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
+    "openai-agents": Framework(
+        "openai_agents_responses", "openai-agents", "openai-agents", cannot=_OPENAI_AGENTS, hands_off=True
+    ),
+    "openai-agents-chat": Framework(
+        "openai_agents_chat",
+        "openai-agents",
+        "openai-agents",
+        cannot={
+            **_OPENAI_AGENTS,
+            "signatures": "Chat Completions takes no reasoning.",
+            "length": "The SDK drops the finish reason of Chat Completions.",
+        },
+        not_yet={"sources": "0.17 drops the citations of Chat Completions."},
+        hands_off=True,
+    ),
+    "agno": Framework("agno_agent", "agno", "agno", cannot=_AGNO),
+    "agno-claude": Framework(
+        "agno_claude", "agno", "agno", cannot={row: why for row, why in _AGNO.items() if row != "signatures"}
+    ),
+    "agno-db": Framework("agno_db", "agno", "agno", cannot=_AGNO),
+    "agno-team": Framework("agno_team", "agno", "agno", cannot=_AGNO),
+    "claude-agent": Framework(
+        "claude_agent",
+        "claude-agent-sdk",
+        "claude-agent",
+        cannot={
+            "browser tools": "The SDK runs every tool itself, and takes a result from nobody else.",
+            "length": "The CLI lets the model go on after its answer was cut off.",
+        },
+    ),
     "agent-framework": Framework(
         "agent_framework_agent",
         "agent-framework-core",
@@ -102,7 +161,8 @@ class Environment(Struct, frozen=True):
     @property
     def left_out(self) -> set[str]:
         """The rows that this release cannot promise."""
-        return {*self.framework.cannot, *(self.framework.not_yet if self.is_oldest else ())}
+        handoffs = set[str]() if self.framework.hands_off else {"handoffs"}
+        return {*self.framework.cannot, *(self.framework.not_yet if self.is_oldest else ()), *handoffs}
 
 
 def chosen() -> list[Environment]:

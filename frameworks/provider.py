@@ -6,6 +6,8 @@ It answers by `script.answer`, keeps every request that it gets, and notes which
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -41,6 +43,7 @@ class Provider:
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
+        self._numbers = count(1)
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
@@ -62,7 +65,9 @@ class Provider:
 
     async def _anthropic(self, request: Request) -> Response:
         body = await request.json()
-        return self._answer("anthropic", body, _heard_anthropic(body), _anthropic_events, named=True)
+        names = [tool["name"] for tool in body.get("tools") or ()]
+        events = partial(_anthropic_events, names=names, number=next(self._numbers))
+        return self._answer("anthropic", body, _heard_anthropic(body), events, named=True)
 
     async def _gemini(self, request: Request) -> Response:
         body = await request.json()
@@ -73,7 +78,8 @@ class Provider:
     ) -> Response:
         asked = Asked(wire, body, heard)
         self.asked.append(asked)
-        if heard and heard[-1].text == "status 500":
+        # Claude's CLI puts words of its own after the user's.
+        if [one.text for one in heard if one.role != "system"][-1:] == ["status 500"]:
             return JSONResponse({"error": {"type": "server_error", "message": "secret of the provider"}}, 500)
         reply = answer(heard)
         return StreamingResponse(_stream(asked, reply, events, named=named), media_type="text/event-stream")
@@ -325,22 +331,35 @@ def _heard_anthropic(body: JSON) -> list[Heard]:
                 heard.append(Heard("tool", text, call_id=block["tool_use_id"]))
                 continue
             text, files = _content([block])
+            # Claude's CLI says where it has put an image, and what day it is.
+            if text.startswith(("[Image: source: ", "<system-reminder>")):
+                continue
             calls = [Call(block["name"], block["input"], block["id"])] if block["type"] == "tool_use" else []
             last = heard[-1] if heard else Heard("system")
             # Two messages of a user, one after the other, are blocks of one.
             if last.role != message["role"] or (text and last.text):
                 last = Heard(message["role"])
                 heard.append(last)
-            last.text += text
+            last.text += text.strip("\n")
             last.files += files
             last.calls += calls
     return heard
 
 
-def _anthropic_events(reply: Reply) -> Iterator[JSON]:
+def _declared(call: Call, names: Sequence[str]) -> tuple[str, JSON]:
+    """The call as the request declares its tool: Claude's CLI puts the server before the name, and has one tool for all
+    sub-agents."""
+    if call.name == "helper" and "Agent" in names:
+        about = call.input["question"]
+        return "Agent", {"subagent_type": "helper", "description": about, "prompt": about}
+    return next((name for name in names if name.endswith(f"__{call.name}")), call.name), call.input
+
+
+def _anthropic_events(reply: Reply, names: Sequence[str], number: int) -> Iterator[JSON]:
     usage = {"input_tokens": USED["input"] - USED["cached"], "output_tokens": 1}
     usage |= {"cache_read_input_tokens": USED["cached"], "cache_creation_input_tokens": 0}
-    message: JSON = {"id": "msg_1", "type": "message", "role": "assistant", "model": MODEL, "content": []}
+    # Claude's CLI takes messages with the same id for parts of one.
+    message: JSON = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": MODEL, "content": []}
     yield {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}}
     yield {"type": "ping"}
     index = 0
@@ -360,8 +379,9 @@ def _anthropic_events(reply: Reply) -> Iterator[JSON]:
         index += 1
     for call in reply.calls:
         deltas = [{"type": "input_json_delta", "partial_json": ""}]
-        deltas += [{"type": "input_json_delta", "partial_json": piece} for piece in _pieces(json.dumps(call.input))]
-        yield from _block(index, {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}, deltas)
+        name, given = _declared(call, names)
+        deltas += [{"type": "input_json_delta", "partial_json": piece} for piece in _pieces(json.dumps(given))]
+        yield from _block(index, {"type": "tool_use", "id": call.id, "name": name, "input": {}}, deltas)
         index += 1
     if reply.then == "fail":
         yield {"type": "error", "error": {"type": "overloaded_error", "message": "secret of the provider"}}
@@ -396,15 +416,33 @@ def _heard_gemini(body: JSON) -> list[Heard]:
             if call := part.get("functionCall"):
                 calls.append(Call(call["name"], call.get("args") or {}, call.get("id") or ""))
             elif result := part.get("functionResponse"):
-                heard.append(Heard("tool", json.dumps(result["response"]), call_id=result.get("id") or ""))
+                heard.append(Heard("tool", _gemini_result(result["response"]), call_id=result.get("id") or ""))
             elif data := part.get("inlineData") or part.get("fileData"):
-                files.append("image" if data["mimeType"].startswith("image/") else "document")
+                # Gemini takes both spellings, and google-genai 2.34 sends the second.
+                media_type = data.get("mimeType") or data["mime_type"]
+                files.append("image" if media_type.startswith("image/") else "document")
             elif not part.get("thought"):
                 texts.append(part.get("text", ""))
         if texts or calls or files:
             role = "assistant" if content.get("role") == "model" else "user"
             heard.append(Heard(role, "".join(texts), calls, files=files))
     return heard
+
+
+def _gemini_result(response: JSON) -> str:
+    """The text of a result: every result is an object, so a text stands in one."""
+    match response:
+        case {"result": str(text)}:
+            return text
+        case _:
+            return json.dumps(response)
+
+
+def _gemini_call(call: Call) -> JSON:
+    if call.name.startswith("transfer_to_"):
+        # ADK has one such tool for all agents.
+        return {"id": call.id, "name": "transfer_to_agent", "args": {"agent_name": call.name[12:]}}
+    return {"id": call.id, "name": call.name, "args": call.input}
 
 
 def _gemini_events(reply: Reply) -> Iterator[JSON]:
@@ -417,7 +455,7 @@ def _gemini_events(reply: Reply) -> Iterator[JSON]:
     for text in reply.text:
         yield chunk({"text": text})
     if reply.calls:
-        yield chunk(*({"functionCall": {"id": call.id, "name": call.name, "args": call.input}} for call in reply.calls))
+        yield chunk(*({"functionCall": _gemini_call(call)} for call in reply.calls))
     if reply.then == "fail":
         yield {"error": {"code": 500, "message": "secret of the provider", "status": "INTERNAL"}}
     if reply.then not in ("end", "length"):
@@ -434,5 +472,9 @@ def _gemini_events(reply: Reply) -> Iterator[JSON]:
         "cachedContentTokenCount": USED["cached"],
         "totalTokenCount": USED["input"] + USED["output"],
     }
-    last = chunk({"text": ""}, finishReason="MAX_TOKENS" if reply.then == "length" else "STOP", **grounding)
+    # Bytes as base64, which come back as they were.
+    signature = {"thoughtSignature": "SIGNATURE000"} if reply.reasoning else {}
+    last = chunk(
+        {"text": "", **signature}, finishReason="MAX_TOKENS" if reply.then == "length" else "STOP", **grounding
+    )
     yield {**last, "usageMetadata": used}

@@ -68,6 +68,9 @@ def _reply(heard: Sequence[Heard]) -> Reply:  # noqa: C901
             return Reply(["I try."], calls=[Call("boom", {"reason": "x"})])
         case ["pay", amount]:
             return Reply(["May I?"], calls=[Call("pay", {"amount": int(amount)})])
+        case ["pay", amount, "pay", another]:
+            calls = [Call("pay", {"amount": int(amount)}), Call("pay", {"amount": int(another)})]
+            return Reply(["May I?"], calls=calls)
         case ["pay", amount, "weather", city]:
             return Reply(["May I?"], calls=[Call("pay", {"amount": int(amount)}), Call("get_weather", {"city": city})])
         case ["locate"]:

@@ -1,7 +1,8 @@
-"""The programs of the guides, each in the environment of its framework."""
+"""The examples of the guides run with the real packages of their frameworks."""
 
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -10,31 +11,64 @@ from support.loopback import ask, free_port, parts, running, until
 
 GUIDES: Final = HERE.parent / "docs" / "guides"
 APP: Final = re.compile(r"```python\n(# app\.py\n.*?)```", re.DOTALL)
-# What the program of each guide answers: the type and the state or the text of each part after the first step.
-ANSWERS: Final[dict[str, list[tuple[str, str]]]] = {
-    "agent-framework": [("tool-pay", "approval-requested")],
-    "strands": [("tool-pay", "approval-requested")],
-}
-# A guide is about the newest release.
-GUIDED: Final = [one for one in chosen() if one.name in ANSWERS and not one.is_oldest]
+# Asks the agent of the example, and prints the types of the chunks.
+ASK: Final = """
+import asyncio
+from app import agent
+from usechat.protocol.messages import UIMessage
+from usechat.protocol.requests import ChatRequest
+from usechat.transports import AgentTransport
+
+async def main():
+    question = UIMessage("question", "user", [{"type": "text", "text": "Hello"}])
+    async for chunk in await AgentTransport(agent).send_messages(ChatRequest(id="chat", last=question)):
+        print(type(chunk).__name__)
+
+asyncio.run(main())
+"""
 
 
-def test_the_programs_of_the_guides_answer(tmp_path: Path) -> None:
-    for environment in GUIDED:
-        folder = tmp_path / environment.name
-        folder.mkdir()
-        assert answer_of(environment, folder) == ANSWERS[environment.name]
+# An agent that waits for an approval needs a chat that keeps its state, so these examples are served.
+SERVED: Final = ("agent-framework", "strands")
 
 
-def answer_of(environment: Environment, folder: Path) -> list[tuple[str, str]]:
-    program = APP.search((GUIDES / f"{environment.name}.md").read_text("utf-8"))
-    assert program is not None
-    (folder / "app.py").write_text(program[1], "utf-8")
-    port = free_port()
-    command = [environment.python, "-m", "uvicorn", "app:app", "--port", str(port), "--log-level", "warning"]
-    path = f"{HERE.parent / 'src'}{os.pathsep}{folder}"
-    with running(command, folder, PYTHONPATH=path) as process:
+def examples() -> list[tuple[Environment, str]]:
+    guides = [(one, GUIDES / f"{one.name}.md") for one in chosen()]
+    texts = [(one, guide.read_text("utf-8")) for one, guide in guides if guide.exists()]
+    return [(one, found[1]) for one, text in texts if (found := APP.search(text))]
+
+
+def test_the_example_of_a_guide_asks_for_an_approval(tmp_path: Path) -> None:
+    for environment, program in examples():
+        if "\nagent = " not in program or environment.name in SERVED:
+            continue
+        (tmp_path / "app.py").write_text(program, encoding="utf-8")
+        done = subprocess.run(
+            [environment.python, "-c", ASK],
+            cwd=tmp_path,
+            env={"PYTHONPATH": f"{tmp_path}:{HERE.parent / 'src'}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split()[-3:] == ["ToolApprovalRequest", "FinishStep", "Finish"], environment
+
+
+def test_the_app_of_a_guide_asks_for_an_approval(tmp_path: Path) -> None:
+    for environment, program in examples():
+        # A guide is about the newest release.
+        if environment.name not in SERVED or environment.is_oldest:
+            continue
+        (tmp_path / "app.py").write_text(program, encoding="utf-8")
+        port = free_port()
+        command = [environment.python, "-m", "uvicorn", "app:app", "--port", str(port), "--log-level", "warning"]
+        path = f"{HERE.parent / 'src'}{os.pathsep}{tmp_path}"
         answers: list[str] = []
-        until(lambda: bool(answers.append(ask(f"http://127.0.0.1:{port}/api/chat").text) or answers[-1]), process)
-    [_, *said] = parts(answers[-1])
-    return [(part["type"], part.get("text") or part["state"]) for part in said]
+        with running(command, tmp_path, PYTHONPATH=path) as process:
+            until(lambda at=port: is_answered(answers, at), process)
+        assert [part.get("state") for part in parts(answers[-1])] == [None, "approval-requested"], environment
+
+
+def is_answered(answers: list[str], port: int) -> bool:
+    answers.append(ask(f"http://127.0.0.1:{port}/api/chat").text)
+    return True

@@ -39,11 +39,13 @@ def weather(number: int, city: str) -> Message:
     }
 
 
+@pytest.mark.row("text")
 def test_text_arrives_once(talk: Talk) -> None:
     view = talk.say("hello")
     assert (view.status, shown(view)) == ("ready", [STEP, text("You said: hello")])
 
 
+@pytest.mark.row("text")
 def test_text_is_shown_while_it_is_made(talk: Talk) -> None:
     page = talk.page()
     page.send("hang").until("This is the beginning")
@@ -65,6 +67,7 @@ def test_a_signature_reaches_the_provider_again(talk: Talk) -> None:
     assert any(mark in json.dumps(talk.asked[-1].body) for mark in ("SIGNATURE", "ENCRYPTED"))
 
 
+@pytest.mark.row("tools")
 def test_parallel_calls_keep_apart_and_each_model_call_is_a_step(talk: Talk) -> None:
     view = talk.say("weather Paris Rome")
     assert calls(view) == [weather(1, "Paris"), weather(2, "Rome")]
@@ -75,6 +78,7 @@ def test_parallel_calls_keep_apart_and_each_model_call_is_a_step(talk: Talk) -> 
     assert [one["parts"] for one in talk.kept()] == [one["parts"] for one in view.messages]
 
 
+@pytest.mark.row("tools")
 def test_arguments_are_streamed_and_available_once(talk: Talk) -> None:
     said = chunks(talk, "weather Paris Rome")
     available = [one["toolCallId"] for one in said if one["type"] == "tool-input-available"]
@@ -88,6 +92,7 @@ def test_arguments_are_streamed_and_available_once(talk: Talk) -> None:
         assert (len(deltas) >= 2, json.loads(pieces)) == (True, {"city": "Paris"})
 
 
+@pytest.mark.row("tool errors")
 def test_a_tool_that_fails_ends_in_an_error_without_a_traceback(talk: Talk) -> None:
     view = talk.say("fail")
     [call] = calls(view)
@@ -169,6 +174,7 @@ def test_the_page_answers_a_tool_of_its_own(talk: Talk) -> None:
     assert (len(results), "Berlin" in results[0]) == (1, True)
 
 
+@pytest.mark.row("stop")
 def test_a_stop_closes_the_request_to_the_provider(talk: Talk) -> None:
     page = talk.page()
     page.send("hang").until("This is the beginning")
@@ -179,6 +185,7 @@ def test_a_stop_closes_the_request_to_the_provider(talk: Talk) -> None:
     assert shown(talk.say("hello"))[-1] == text("You said: hello")
 
 
+@pytest.mark.row("stop")
 def test_a_stop_cancels_a_tool_and_leaves_no_dangling_call(talk: Talk) -> None:
     begun = len(talk.server.effects())
     page = talk.page()
@@ -212,6 +219,7 @@ def test_an_image_of_the_user_reaches_the_model(talk: Talk) -> None:
     assert shown(view)[-1] == text("You said: look with image")
 
 
+@pytest.mark.row("history")
 def test_regenerate_asks_again_without_the_answer(talk: Talk) -> None:
     talk.say("hello")
     view = talk.page(messages=talk.kept()).regenerate().settle()
@@ -219,14 +227,54 @@ def test_regenerate_asks_again_without_the_answer(talk: Talk) -> None:
     assert talk.heard() == [("user", "hello")]
 
 
+@pytest.mark.row("history")
+def test_an_edited_message_replaces_what_followed_it(talk: Talk) -> None:
+    talk.say("one")
+    talk.say("two")
+    page = talk.page(messages=talk.kept())
+    page.send("three", message_id=talk.kept()[0]["id"]).settle()
+    assert talk.heard() == [("user", "three")]
+    page.send("four").settle()
+    assert talk.heard() == [("user", "three"), ("assistant", "You said: three"), ("user", "four")]
+
+
+@pytest.mark.row("history")
+def test_an_edit_asks_again_without_what_followed(talk: Talk) -> None:
+    talk.say("weather Paris")
+    talk.say("weather Rome")
+    [first, _, third, _] = talk.kept()
+    talk.page(messages=talk.kept()).send("hello", message_id=third["id"]).settle()
+    assert [said for role, said in talk.heard() if role == "user"] == ["weather Paris", "hello"]
+    view = talk.page(messages=talk.kept()).send("hello again", message_id=first["id"]).settle()
+    assert (talk.heard(), len(view.messages)) == ([("user", "hello again")], 2)
+
+
+@pytest.mark.row("history")
+def test_a_chat_that_was_deleted_is_forgotten(talk: Talk) -> None:
+    talk.say("weather Paris")
+    assert talk.server.http.delete(f"/portable/agent/{talk.chat}").status_code == 204
+    talk.page().send("hello").settle()
+    assert talk.heard() == [("user", "hello")]
+
+
 @pytest.mark.row("sub-agents")
 def test_a_sub_agent_is_a_part_of_its_own(talk: Talk) -> None:
     view = talk.say("help me please")
     parts = {part["data"]["name"]: part["data"] for part in view.answer if part["type"] == "data-subagent"}
-    assert (parts["helper"]["status"], "You said: me please" in parts["helper"]["text"]) == ("done", True)
+    assert (parts["helper"]["status"], "me please" in parts["helper"]["text"]) == ("done", True)
     texts = [part["text"] for part in view.answer if part["type"] == "text"]
     assert texts[0] == "I ask."
     assert not any(one == "You said: me please" for one in texts)
+
+
+@pytest.mark.row("handoffs")
+def test_after_a_handoff_the_other_agent_has_the_conversation(talk: Talk, other_server: Served) -> None:
+    view = talk.say("handoff")
+    handoffs = [part["data"] for part in view.answer if part["type"] == "data-handoff"]
+    assert ([one["to"] for one in handoffs], calls(view)) == (["expert"], [])
+    assert "You are the expert." in json.dumps(talk.asked[-1].body)
+    talk.page(server=other_server, messages=talk.kept()).send("hello").settle()
+    assert "You are the expert." in json.dumps(talk.asked[-1].body)
 
 
 @pytest.mark.row("sources")
@@ -235,6 +283,7 @@ def test_a_citation_is_a_source(talk: Talk) -> None:
     assert [(one["url"], one.get("title")) for one in sources] == [("https://example.org/weather", "Weather")]
 
 
+@pytest.mark.row("errors")
 @pytest.mark.parametrize("words", ["status 500", "break", "fail-later"])
 def test_a_provider_that_fails_is_a_masked_error_and_the_next_message_works(talk: Talk, words: str) -> None:
     view = talk.say(words)
@@ -245,6 +294,7 @@ def test_a_provider_that_fails_is_a_masked_error_and_the_next_message_works(talk
     assert shown(talk.say("hello"))[-1] == text("You said: hello")
 
 
+@pytest.mark.row("users")
 def test_two_users_do_not_see_each_other(talk: Talk) -> None:
     ann = talk.page(endpoint="users", token="token-of-ann")  # noqa: S106
     bob = talk.page(endpoint="users", token="token-of-bob")  # noqa: S106
@@ -261,6 +311,7 @@ def test_an_answer_that_is_cut_off_says_so(talk: Talk) -> None:
     assert chunks(talk, "long")[-1]["finishReason"] == "length"
 
 
+@pytest.mark.row("legal")
 @pytest.mark.parametrize("client", ["portable", "latest"])
 def test_every_stream_is_legal(talk: Talk, client: ClientName) -> None:
     said = chunks(talk, "weather Paris Rome", client)

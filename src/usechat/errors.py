@@ -1,7 +1,9 @@
 """The errors of usechat.
 
 UsechatError
+├── AGUIError                  the run of an AG-UI agent failed (in usechat.integrations.ag_ui.translator)
 ├── AgentError                 an agent's turn cannot go on; the text is for its user
+├── ClaudeRunError             a run of the Claude Agent SDK failed (in usechat.integrations.claude_agent.agent)
 ├── DatabaseBusyError          the database is locked, away or too slow; the same call may succeed later
 ├── DeepAgentError             a run of a DeepAgent failed (in usechat.integrations.deepagent_sdk.agent)
 ├── DirectoryError             a row that the session directory cannot take (in usechat.gateway.directory)

@@ -87,6 +87,11 @@ APPS: Final[dict[str, tuple[dict[str, Any], str]]] = {
 IN_GUIDES: Final = {
     "OpenAI, or a server with an OpenAI-compatible API": "openai.md",
     "Anthropic": "anthropic.md",
+    "Pydantic AI": "pydantic-ai.md",
+    "OpenAI Agents SDK": "openai-agents.md",
+    "Agno": "agno.md",
+    "Google ADK": "google-adk.md",
+    "Claude Agent SDK": "claude-agent.md",
     "Microsoft Agent Framework": "agent-framework.md",
     "Strands": "strands.md",
 }

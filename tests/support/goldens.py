@@ -13,6 +13,7 @@ from usechat.protocol.chunks import Chunk
 from usechat.protocol.clients import ClientName
 from usechat.protocol.writer import MessageWriter
 from usechat.stream import map_events
+from usechat.turns.failures import MASKED
 
 __all__ = ["CASES", "Case", "cases", "mapped"]
 
@@ -63,6 +64,6 @@ def mapped(
 
     async def collect() -> list[Chunk]:
         mapper = TranslatingMapper(_TRANSLATORS[source](options), writer)
-        return [chunk async for chunk in map_events(come(), mapper, writer)]
+        return [chunk async for chunk in map_events(come(), mapper, writer, error_text=lambda _: MASKED)]
 
     return asyncio.run(collect())

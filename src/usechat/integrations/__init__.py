@@ -79,6 +79,31 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "pydantic-ai": Row(
+        "usechat.integrations.pydantic_ai.agent:PydanticAIAgent",
+        "usechat.integrations.pydantic_ai.translator:log_translator",
+        packages=("pydantic_ai",),
+    ),
+    "openai-agents": Row(
+        "usechat.integrations.openai_agents.agent:OpenAIAgent",
+        "usechat.integrations.openai_agents.translator:log_translator",
+        packages=("agents",),
+    ),
+    "agno": Row(
+        "usechat.integrations.agno.agent:AgnoAgent",
+        "usechat.integrations.agno.translator:log_translator",
+        packages=("agno",),
+    ),
+    "google-adk": Row(
+        "usechat.integrations.google_adk.agent:ADKAgent",
+        "usechat.integrations.google_adk.translator:log_translator",
+        packages=("google.adk",),
+    ),
+    "claude-agent": Row(
+        "usechat.integrations.claude_agent.agent:ClaudeAgent",
+        "usechat.integrations.claude_agent.translator:log_translator",
+        packages=("claude_agent_sdk",),
+    ),
     "agent-framework": Row(
         "usechat.integrations.agent_framework:AgentFrameworkAgent",
         "usechat.integrations.agent_framework:log_translator",
@@ -93,6 +118,7 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
     ),
+    "ag-ui": Row("usechat.integrations.ag_ui.agent:AGUIAgent", "usechat.integrations.ag_ui.translator:log_translator"),
     "agent-ops": Row(
         "usechat.integrations.agent_ops.agent:AgentOpsAgent",
         "usechat.integrations.agent_ops.translator:log_translator",
@@ -170,9 +196,19 @@ class _Graph(Protocol):
     def aget_state(self) -> Callable[..., Any]: ...
 
 
+class _AgentsSDKAgent(Protocol):
+    @property
+    def as_tool(self) -> Callable[..., Any]: ...
+
+
 class _Events(Protocol):
     @property
     def stream_with_events(self) -> Callable[..., Any]: ...
+
+
+class _ClaudeOptions(Protocol):
+    @property
+    def mcp_servers(self) -> Any: ...
 
 
 class _Runtime(Protocol):
@@ -180,7 +216,28 @@ class _Runtime(Protocol):
     def on_event(self) -> Callable[..., Any]: ...
 
 
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime
+class _ADK(Protocol):
+    @property
+    def run_async(self) -> Callable[..., Any]: ...
+
+
+class _ADKApp(Protocol):
+    @property
+    def root_agent(self) -> Any: ...
+
+
+AnyAgent: TypeAlias = (
+    Callable[[Chat], Any]
+    | _Driver
+    | _Transport
+    | _Graph
+    | _Events
+    | _Runtime
+    | _AgentsSDKAgent
+    | _ClaudeOptions
+    | _ADK
+    | _ADKApp
+)
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 

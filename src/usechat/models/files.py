@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 
-__all__ = ["Block", "File", "blocks", "text_block"]
+__all__ = ["Block", "File", "blocks", "read_file", "text_block"]
 
 Block = dict[str, Any]
 
@@ -65,13 +65,13 @@ def text_block(text: str) -> Block:
 def blocks(parts: Iterable[Block], show: Callable[[File], Block]) -> list[Block]:
     """The texts of a message that are not blank, and its files as an API has them."""
     return [
-        show(_read_file(part)) if part["type"] == "file" else text_block(part["text"])
+        show(read_file(part)) if part["type"] == "file" else text_block(part["text"])
         for part in parts
         if part["type"] == "file" or (part["type"] == "text" and part["text"].strip())
     ]
 
 
-def _read_file(part: Mapping[str, Any]) -> File:
+def read_file(part: Mapping[str, Any]) -> File:
     """The file of a part. Only http(s) URLs stay, since an API cannot follow any other; broken data is none."""
     data = part["data"]
     file = File(part["mediaType"].partition(";")[0].strip().lower(), part.get("filename") or "")
