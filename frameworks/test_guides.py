@@ -60,15 +60,12 @@ def test_the_app_of_a_guide_asks_for_an_approval(tmp_path: Path) -> None:
         if environment.name not in SERVED or environment.is_oldest:
             continue
         (tmp_path / "app.py").write_text(program, encoding="utf-8")
-        port = free_port()
-        command = [environment.python, "-m", "uvicorn", "app:app", "--port", str(port), "--log-level", "warning"]
-        path = f"{HERE.parent / 'src'}{os.pathsep}{tmp_path}"
-        answers: list[str] = []
-        with running(command, tmp_path, PYTHONPATH=path) as process:
-            until(lambda at=port: is_answered(answers, at), process)
-        assert [part.get("state") for part in parts(answers[-1])] == [None, "approval-requested"], environment
+        assert states_of_answer(environment, tmp_path) == [None, "approval-requested"], environment
 
 
-def is_answered(answers: list[str], port: int) -> bool:
-    answers.append(ask(f"http://127.0.0.1:{port}/api/chat").text)
-    return True
+def states_of_answer(environment: Environment, folder: Path) -> list[str | None]:
+    port, answers = free_port(), list[str]()
+    command = [environment.python, "-m", "uvicorn", "app:app", "--port", str(port), "--log-level", "warning"]
+    with running(command, folder, PYTHONPATH=f"{HERE.parent / 'src'}{os.pathsep}{folder}") as process:
+        until(lambda: bool(answers.append(ask(f"http://127.0.0.1:{port}/api/chat").text) or answers[-1]), process)
+    return [part.get("state") for part in parts(answers[-1])]
