@@ -1,12 +1,16 @@
 """The driver without the framework: what it recognises. `frameworks/` runs it with the real package."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from usechat.errors import RequestError
 from usechat.events import Finish, Step, SubAgent, Text, ToolCall, ToolInputDelta, ToolInputStart, ToolResult, Usage
 from usechat.integrations import agent_of
 from usechat.integrations.agent_framework import AgentFrameworkAgent, AgentFrameworkTranslator, show_sub_agent
+from usechat.turns.chat import Approval
 
 
 class RawAgent:
@@ -26,6 +30,24 @@ class Agent(RawAgent):
 @pytest.mark.anyio
 async def test_an_agent_is_recognised_by_its_classes() -> None:
     assert isinstance(agent_of(Agent()), AgentFrameworkAgent)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("answered", "problem"),
+    [
+        (["a", "b"], None),
+        (["a"], "The calls that wait together have to be answered together."),
+        (["a", "b", "c"], "This answers no approval that is open."),
+    ],
+)
+async def test_the_calls_that_wait_are_answered_together(answered: list[str], problem: str | None) -> None:
+    pending: Any = SimpleNamespace(
+        state={"agentFramework": {"requests": {"a": {}, "b": {}}}},
+        approvals=[Approval(one, one, "pay", {}, approved=True) for one in answered],
+    )
+    with nullcontext() if problem is None else pytest.raises(RequestError, match=problem):
+        await AgentFrameworkAgent(Agent()).admit(pending)
 
 
 def update(*contents: dict[str, Any], role: str = "assistant", **rest: Any) -> dict[str, Any]:

@@ -33,6 +33,7 @@ _WAITS: Final = "Waits until the other calls are answered."
 _FAILED: Final = "The tool failed."
 _REFUSED: Final = "I refused these calls for the following reasons. {}"
 _NOT_OPEN: Final = "This answers no approval that is open."
+_TOGETHER: Final = "The calls that wait together have to be answered together."
 _REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
     "tool_calls": "stop",
@@ -192,13 +193,13 @@ class AgentFrameworkAgent:
         return AgentFrameworkTranslator()
 
     async def admit(self, pending: PendingTurn) -> None:
-        """Refuse answers that the agent does not wait for.
+        """Refuse answers that the agent does not wait for, and those that leave out a call.
 
         Raises:
-            RequestError: it does not.
+            RequestError: they are such.
         """
-        if any(approval.id not in _requests(pending.state) for approval in pending.approvals):
-            raise RequestError(_NOT_OPEN, status=409)
+        if problem := _problem(pending.approvals, pending.state):
+            raise RequestError(problem, status=409)
 
     async def run(self, chat: Chat) -> AsyncGenerator[Any, None]:
         """Run the agent with the messages of the chat, or with the user's answers.
@@ -231,8 +232,9 @@ class AgentFrameworkAgent:
             if _kind(update) == "response.failed" or any(one.type == "error" for one in update.contents):
                 # The framework would end the run as if all were well.
                 raise RuntimeError("The provider reports that the response failed.")
-            for content in [one for one in update.contents if one.type == "function_approval_request"]:
-                requests.append(content)
+            asked = [one for one in update.contents if one.type == "function_approval_request"]
+            requests += asked
+            for content in asked:
                 if content.function_call.name in self._free:
                     # 1.0 asks about every call beside one that needs an approval.
                     update.contents.remove(content)
@@ -250,7 +252,9 @@ class AgentFrameworkAgent:
                 session.state.pop(provider.source_id, None)
         if not requests:
             session.service_session_id = None
-        kept = {"session": session.to_dict(), "requests": {one.id: one.to_dict() for one in requests}}
+        free = [one.to_dict() for one in requests if one.function_call.name in self._free]
+        asked = {one.id: one.to_dict() for one in requests if one.function_call.name not in self._free}
+        kept = {"session": session.to_dict(), "requests": asked, "free": free}
         if requests or session.state or chat.state is not None:
             # Without an open request, a chat that the client keeps can do without.
             with nullcontext() if requests else suppress(RuntimeError):
@@ -292,21 +296,27 @@ async def _input_messages(framework: Any, session: Any, chat: Chat, *, apart: bo
         messages.pop()
     if not chat.approvals:
         return messages
-    requests, answers = _requests(chat.state), {approval.id: approval for approval in chat.approvals}
-    if not answers.keys() <= requests.keys():
-        raise AgentError(_NOT_OPEN)
+    if problem := _problem(chat.approvals, chat.state):
+        raise AgentError(problem)
     # A service that keeps the conversation has what came before.
     before = [] if session.service_session_id else messages
-    said = [framework.Message("user", [_answer(framework, one, answers) for one in requests.values()])]
+    requests, read = _requests(chat.state), framework.Content.from_dict
+    answers = [read(requests[one.id]).to_function_approval_response(one.approved) for one in chat.approvals]
+    answers += (read(one).to_function_approval_response(approved=True) for one in chat.state[_KEY]["free"])
+    said = [framework.Message("user", answers)]
     # An answer has no place for a reason in 1.23.
     if reasons := [f"{one.tool}: {one.reason}" for one in chat.approvals if not one.approved and one.reason]:
         said.append(framework.Message("user", [framework.Content.from_text(_REFUSED.format("; ".join(reasons)))]))
     return [*before, *said]
 
 
-def _answer(framework: Any, request: _State, answers: Mapping[str, Approval]) -> Any:
-    approval = answers.get(request["id"])
-    return framework.Content.from_dict(request).to_function_approval_response(approval is None or approval.approved)
+def _problem(approvals: Iterable[Approval], state: Any) -> str:
+    """What is wrong with these answers, if there are some."""
+    answered, waiting = {approval.id for approval in approvals}, _requests(state).keys()
+    if answered - waiting:
+        return _NOT_OPEN
+    # A call that was not answered must not run with the others.
+    return _TOGETHER if answered and waiting - answered else ""
 
 
 def _requests(state: Any) -> Mapping[str, Any]:
