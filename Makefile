@@ -126,7 +126,7 @@ lock-frameworks: .venv/ready
 	$(COMPILE) $$wanted --resolution lowest-direct -o locks/frameworks/$$name-floor.txt --upgrade; done
 
 lock: .venv/ready lock-frameworks
-	$(COMPILE) --all-extras --group dev -o locks/dev.txt --upgrade
+	$(COMPILE) --extra all --group dev -o locks/dev.txt --upgrade
 	$(COMPILE) --extra flows --extra redis --group bench -o locks/bench.txt --upgrade
 
 clean:

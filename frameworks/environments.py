@@ -39,7 +39,12 @@ _RAW: Final = {
     "handoffs": "A raw model call has no other agent.",
     "map": "Raw streams have no log of their own.",
 }
-_AG_UI: Final = {"sources": "AG-UI has no citations.", "length": "AG-UI does not say why an answer ended."}
+_AG_UI: Final = {
+    "handoffs": "AG-UI has no event for one.",
+    "length": "AG-UI does not say why an answer ended.",
+    "sources": "AG-UI has no citations.",
+}
+_AG_UI_OLD: Final = {"approvals": "Interrupts came with 0.1.19.", "edits": "Interrupts came with 0.1.19."}
 _OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
 _AGNO: Final = {
     "arguments": "Agno has a call only when its arguments are complete.",
@@ -56,7 +61,17 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         cannot={**_RAW, "signatures": "Chat Completions takes no reasoning."},
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
-    "ag-ui": Framework("ag_ui", "ag-ui-protocol", "ag-ui", cannot=_AG_UI),
+    "ag-ui": Framework(
+        "ag_ui",
+        "ag-ui-protocol",
+        "ag-ui",
+        cannot=_AG_UI,
+        not_yet={
+            **_AG_UI_OLD,
+            "sub-agents": "They came with 0.1.21.",
+            "usage": "It came with 0.1.20.",
+        },
+    ),
     "ag-ui-pydantic-ai": Framework(
         "ag_ui_pydantic_ai",
         "pydantic-ai-slim",
@@ -67,8 +82,9 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
             "tool errors": "Pydantic AI's AG-UI adapter sends the text of an error as the result.",
             "usage": "Pydantic AI sends it only if asked, and only by AG-UI 1.0.",
         },
+        not_yet=_AG_UI_OLD,
     ),
-    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
+    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai", is_here=True),
     "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),

@@ -146,7 +146,7 @@ def answers(port: int) -> bool:
 def test_the_example_asks_and_pays_and_its_log_is_mapped(environment: Environment, example: Path) -> None:
     with started(environment, example, "from provider import app") as provider:
         to = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{provider}", "ANTHROPIC_API_KEY": "none"}
-        with started(environment, example, "from app import agent; app = create_app(agent)", **to) as port:
+        with started(environment, example, "from shop import agent; app = create_app(agent)", **to) as port:
             asked: dict[str, Any] = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Pay 5"}]}
             url = f"http://127.0.0.1:{port}/api/chat"
             answer = httpx.post(url, json={"id": "c", "message": asked}, trust_env=False, timeout=HANG_SECONDS)

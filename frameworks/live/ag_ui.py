@@ -24,6 +24,9 @@ from usechat.integrations.ag_ui import AGUIAgent
 
 __all__ = ["agent"]
 
+# Since 0.1.19 and 0.1.20.
+HAS_OUTCOMES = hasattr(ui, "Interrupt")
+HAS_USAGE = hasattr(ui, "TokenUsage")
 EDITABLE = {
     "type": "object",
     "properties": {"approved": {"type": "boolean"}, "editedArgs": {"type": "object"}, "reason": {"type": "string"}},
@@ -42,7 +45,7 @@ class Run:
         self.given = given
         self.messages = list(given.messages)
         self.frontend = {tool.name for tool in given.tools or ()}
-        self.usage: list[ui.TokenUsage] = []
+        self.usage: list[Any] = []
 
     async def events(self) -> AsyncGenerator[ui.BaseEvent, None]:
         about = {"thread_id": self.given.thread_id, "run_id": self.given.run_id}
@@ -54,14 +57,21 @@ class Run:
         except ProviderError as error:
             yield ui.RunErrorEvent(message=str(error), code="provider")
             return
+        yield ui.RunFinishedEvent(**about, **self._end())
+
+    def _end(self) -> dict[str, Any]:
+        end = dict[str, Any]()
         waiting = [call for call in self._open_calls() if call.function.name == "pay"]
-        outcome: Any = ui.RunFinishedSuccessOutcome()
-        if waiting:
-            outcome = ui.RunFinishedInterruptOutcome(interrupts=[_interrupt(call) for call in waiting])
-        yield ui.RunFinishedEvent(**about, outcome=outcome, usage=self.usage or None)
+        if HAS_OUTCOMES:
+            end["outcome"] = ui.RunFinishedSuccessOutcome()
+            if waiting:
+                end["outcome"] = ui.RunFinishedInterruptOutcome(interrupts=[_interrupt(call) for call in waiting])
+        if HAS_USAGE:
+            end["usage"] = [ui.TokenUsage(**one) for one in self.usage]
+        return end
 
     async def _steps(self) -> AsyncGenerator[ui.BaseEvent, None]:
-        answers = {entry.interrupt_id: entry for entry in self.given.resume or ()}
+        answers = {entry.interrupt_id: entry for entry in getattr(self.given, "resume", None) or ()}
         for call in self._open_calls() if answers else ():
             async for event in self._call(call, answers.get(f"int-{call.id}")):
                 yield event
@@ -167,14 +177,8 @@ class Run:
                     raise ProviderError(event["response"]["error"]["message"])
                 case "response.completed" | "response.incomplete":
                     used = event["response"]["usage"]
-                    self.usage.append(
-                        ui.TokenUsage(
-                            model=event["response"]["model"],
-                            input_tokens=used["input_tokens"],
-                            output_tokens=used["output_tokens"],
-                            total_tokens=used["total_tokens"],
-                        )
-                    )
+                    counts = {name: used[name] for name in ("input_tokens", "output_tokens", "total_tokens")}
+                    self.usage.append({"model": event["response"]["model"], **counts})
                 case _:
                     pass
         if open_part == "text":
@@ -186,7 +190,7 @@ class Run:
         )
 
 
-def _interrupt(call: ui.ToolCall) -> ui.Interrupt:
+def _interrupt(call: ui.ToolCall) -> Any:
     message = f"May I call {call.function.name}?"
     return ui.Interrupt(
         id=f"int-{call.id}", reason="tool_call", tool_call_id=call.id, message=message, response_schema=EDITABLE

@@ -114,8 +114,8 @@ def message(chat: Chat, events: Sequence[Any]) -> JSON:
     for _, call in open_calls(events):
         if call.name == ASKS:
             return {"role": "user", "parts": [_response(call.id, ASKS, {"result": chat.text})]}
-    [said] = rounds(to_model_messages(chat.messages[-1:]))
-    return {"role": "user", "parts": _shown(said.parts) or [{"text": EMPTY}]}
+    parts = [part for said in rounds(to_model_messages(chat.messages[-1:])) for part in said.parts]
+    return {"role": "user", "parts": _shown(parts) or [{"text": EMPTY}]}
 
 
 def _confirmation(approval: Approval) -> JSON:

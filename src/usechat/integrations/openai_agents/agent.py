@@ -155,7 +155,7 @@ class OpenAIAgent:
             chat.state = kept
 
     def _watched(self, sdk: Any, failed: set[str]) -> Any:
-        """The config of a run that notes the calls that fail. The formatter hears of them since 0.18."""
+        """The config of a run that notes which calls fail. In 0.17 only the text of a result shows that."""
         given: Any = self._run_config
         config = sdk.RunConfig(**(given or {})) if given is None or isinstance(given, dict) else given
         own = config.tool_error_formatter
