@@ -118,6 +118,47 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
             "length": "The CLI lets the model go on after its answer was cut off.",
         },
     ),
+    "agent-framework": Framework(
+        "agent_framework_agent",
+        "agent-framework-core",
+        "agent-framework",
+        cannot={
+            "edits": "An approval is bound to the arguments that were asked about.",
+            "signatures": "The service keeps the reasoning.",
+        },
+        not_yet={
+            "sources": "1.0 drops the addresses of citations.",
+            "sub-agents": "In 1.0 an agent does not know the call that it works for.",
+            "length": "1.0 drops the provider's finish reason.",
+        },
+    ),
+    "agent-framework-chat": Framework(
+        "agent_framework_chat",
+        "agent-framework-core",
+        "agent-framework",
+        cannot={
+            "edits": "An approval is bound to the arguments that were asked about.",
+            "reasoning": "The client drops it.",
+            "signatures": "Chat Completions takes no reasoning.",
+            "sources": "The client drops citations.",
+            "images": "The client makes two messages of a text and its image.",
+        },
+        not_yet={
+            "history": "The client of 1.0 makes two messages of a text and its calls.",
+            "length": "1.0 drops the provider's finish reason.",
+            "sub-agents": "In 1.0 an agent does not know the call that it works for.",
+        },
+    ),
+    "strands": Framework(
+        "strands_agents",
+        "strands-agents",
+        "strands",
+        cannot={"browser tools": "Strands runs every tool itself; a tool can interrupt and ask the user instead."},
+        not_yet={
+            "sources": "In 1.41 Anthropic's model fails when it reads a citation.",
+            "signatures": "In 1.41 the app has OpenAI's model, since Anthropic's fails; Chat Completions has none.",
+        },
+    ),
 }
 
 

@@ -93,6 +93,8 @@ IN_GUIDES: Final = {
     "Agno": "agno.md",
     "Google ADK": "google-adk.md",
     "Claude Agent SDK": "claude-agent.md",
+    "Microsoft Agent Framework": "agent-framework.md",
+    "Strands": "strands.md",
 }
 
 

@@ -104,6 +104,16 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.claude_agent.translator:log_translator",
         packages=("claude_agent_sdk",),
     ),
+    "agent-framework": Row(
+        "usechat.integrations.agent_framework:AgentFrameworkAgent",
+        "usechat.integrations.agent_framework:log_translator",
+        packages=("agent_framework",),
+    ),
+    "strands": Row(
+        "usechat.integrations.strands.agent:StrandsAgent",
+        "usechat.integrations.strands.translator:log_translator",
+        packages=("strands",),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
