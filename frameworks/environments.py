@@ -40,6 +40,16 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         cannot={**_RAW, "signatures": "Chat Completions takes no reasoning."},
     ),
     "openai-responses": Framework("openai_responses", "openai", "openai", is_here=True, cannot=_RAW),
+    "llama-index": Framework(
+        "llama_index_agents",
+        "llama-index-core",
+        "llama-index",
+        cannot={
+            "approvals": "A tool asks with an event of its own, and the user's next message answers it.",
+            "browser tools": "LlamaIndex runs every tool itself.",
+            "signatures": "Chat Completions takes no reasoning.",
+        },
+    ),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
 }
 

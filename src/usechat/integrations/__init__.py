@@ -79,6 +79,11 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "llama-index": Row(
+        "usechat.integrations.llama_index.agent:LlamaIndexAgent",
+        "usechat.integrations.llama_index.translator:log_translator",
+        packages=("llama_index", "workflows"),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
