@@ -1,6 +1,7 @@
 """Writes the parts of the documents that are made from the tables; with --check it only tells what is out of date."""
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -19,8 +20,12 @@ from usechat.protocol.tables import CALLS, MESSAGE, PARTS
 DOCS = Path(__file__).parent
 sys.path.append(str(DOCS.parent / "tests"))
 
+sys.path.append(str(DOCS.parent / "frameworks"))
+
+from environments import FRAMEWORKS  # noqa: E402
 from support.open_harness_table import ROWS  # noqa: E402
 
+RESULTS = DOCS.parent / "frameworks" / "results"
 REACT = DOCS.parent / "src" / "usechat" / "react" / "parts.tsx"
 BLOCK = re.compile(r"((?:<!--|//) begin: (\S+)(?: -->)?\n).*?((?:<!--|//) end)", re.DOTALL)
 
@@ -51,6 +56,18 @@ def chunks() -> str:
     ]
     head = ["| chunk | field | 5 | 6 | 7 |", "|---|---|---|---|---|"]
     return "\n".join([*head, *rows, f"| any | a field that the type does not have | {_since(LOOSE)} |", ""])
+
+
+def frameworks() -> str:
+    """What `make frameworks` has shown, and why the rest cannot be."""
+    shown = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+    rows = list(dict.fromkeys(row for versions in shown.values() for done in versions.values() for row in sorted(done)))
+    lines = [f"| framework | versions | {' | '.join(rows)} |", f"|---|---|{'---|' * len(rows)}"]
+    for name, versions in shown.items():
+        marks = ["✓" if all(done.get(row) for done in versions.values()) else "–" for row in rows]
+        lines.append(f"| {name} | {', '.join(versions)} | {' | '.join(marks)} |")
+    reasons = [f"- **{name}, {row}**: {why}" for name in shown for row, why in sorted(FRAMEWORKS[name].cannot.items())]
+    return "\n".join([*lines, "", *reasons, ""])
 
 
 def clients() -> str:
@@ -118,6 +135,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "rules": rules,
     "chunks": chunks,
     "clients": clients,
+    "frameworks": frameworks,
     "open-harness": open_harness,
     "deep-agent": deep_agent_parts,
 }

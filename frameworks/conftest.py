@@ -1,5 +1,6 @@
 """A fake provider, a server for each framework in its own environment, and pages with real clients."""
 
+import json
 import os
 import socket
 import subprocess
@@ -20,6 +21,8 @@ from support.hang import HANG_SECONDS
 from support.loopback import serving
 from talks import Served, Talk
 
+# By framework, version and row.
+_SHOWN: dict[str, dict[str, dict[str, bool]]] = {}
 IS_SHORT = not os.environ.get("USECHAT_FRAMEWORKS")
 
 
@@ -38,10 +41,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_old = str(given.get("talk", "")).startswith("5.") and "approvals" in rows
         return not is_old and not rows & set(given["environment"].framework.cannot)
 
+    for item in items:
+        # The process that collects the reports of several workers sees no markers.
+        rows = [mark.args[0] for mark in item.iter_markers("row")]
+        item.user_properties += [("rows", rows), ("framework", _framework(item))]
     left_out = [item for item in items if not applies(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if applies(item)]
+
+
+def _framework(item: pytest.Item) -> list[str] | None:
+    environment = cast("Any", item).callspec.params.get("environment") if hasattr(item, "callspec") else None
+    return None if environment is None else [environment.name, environment.version]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note what was shown, in results/, from which the table of docs/reference/frameworks.md is made."""
+    told: dict[str, Any] = dict(report.user_properties)
+    if report.when == "call" and not IS_SHORT and "PYTEST_XDIST_WORKER" not in os.environ and told.get("framework"):
+        name, version = told["framework"]
+        shown = _SHOWN.setdefault(name, {}).setdefault(version, {})
+        for row in told["rows"]:
+            shown[row] = shown.get(row, True) and report.passed
+
+
+def pytest_sessionfinish() -> None:
+    for name, versions in _SHOWN.items():
+        text = json.dumps(versions, indent=2, sort_keys=True)
+        (HERE / "results" / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

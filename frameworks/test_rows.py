@@ -39,11 +39,13 @@ def weather(number: int, city: str) -> Message:
     }
 
 
+@pytest.mark.row("text")
 def test_text_arrives_once(talk: Talk) -> None:
     view = talk.say("hello")
     assert (view.status, shown(view)) == ("ready", [STEP, text("You said: hello")])
 
 
+@pytest.mark.row("text")
 def test_text_is_shown_while_it_is_made(talk: Talk) -> None:
     page = talk.page()
     page.send("hang").until("This is the beginning")
@@ -65,6 +67,7 @@ def test_a_signature_reaches_the_provider_again(talk: Talk) -> None:
     assert any(mark in json.dumps(talk.asked[-1].body) for mark in ("SIGNATURE", "ENCRYPTED"))
 
 
+@pytest.mark.row("tools")
 def test_parallel_calls_keep_apart_and_each_model_call_is_a_step(talk: Talk) -> None:
     view = talk.say("weather Paris Rome")
     assert calls(view) == [weather(1, "Paris"), weather(2, "Rome")]
@@ -75,6 +78,7 @@ def test_parallel_calls_keep_apart_and_each_model_call_is_a_step(talk: Talk) -> 
     assert [one["parts"] for one in talk.kept()] == [one["parts"] for one in view.messages]
 
 
+@pytest.mark.row("tools")
 def test_arguments_are_streamed_and_available_once(talk: Talk) -> None:
     said = chunks(talk, "weather Paris Rome")
     available = [one["toolCallId"] for one in said if one["type"] == "tool-input-available"]
@@ -88,6 +92,7 @@ def test_arguments_are_streamed_and_available_once(talk: Talk) -> None:
         assert (len(deltas) >= 2, json.loads(pieces)) == (True, {"city": "Paris"})
 
 
+@pytest.mark.row("tool errors")
 def test_a_tool_that_fails_ends_in_an_error_without_a_traceback(talk: Talk) -> None:
     view = talk.say("fail")
     [call] = calls(view)
@@ -169,6 +174,7 @@ def test_the_page_answers_a_tool_of_its_own(talk: Talk) -> None:
     assert (len(results), "Berlin" in results[0]) == (1, True)
 
 
+@pytest.mark.row("stop")
 def test_a_stop_closes_the_request_to_the_provider(talk: Talk) -> None:
     page = talk.page()
     page.send("hang").until("This is the beginning")
@@ -179,6 +185,7 @@ def test_a_stop_closes_the_request_to_the_provider(talk: Talk) -> None:
     assert shown(talk.say("hello"))[-1] == text("You said: hello")
 
 
+@pytest.mark.row("stop")
 def test_a_stop_cancels_a_tool_and_leaves_no_dangling_call(talk: Talk) -> None:
     begun = len(talk.server.effects())
     page = talk.page()
@@ -194,6 +201,7 @@ def test_a_stop_cancels_a_tool_and_leaves_no_dangling_call(talk: Talk) -> None:
     assert called == results
 
 
+@pytest.mark.row("history")
 def test_the_second_turn_has_the_first_one_once_and_in_order(talk: Talk) -> None:
     talk.say("weather Paris")
     talk.say("hello")
@@ -211,6 +219,7 @@ def test_an_image_of_the_user_reaches_the_model(talk: Talk) -> None:
     assert shown(view)[-1] == text("You said: look with image")
 
 
+@pytest.mark.row("history")
 def test_regenerate_asks_again_without_the_answer(talk: Talk) -> None:
     talk.say("hello")
     view = talk.page(messages=talk.kept()).regenerate().settle()
@@ -234,6 +243,7 @@ def test_a_citation_is_a_source(talk: Talk) -> None:
     assert [(one["url"], one.get("title")) for one in sources] == [("https://example.org/weather", "Weather")]
 
 
+@pytest.mark.row("errors")
 @pytest.mark.parametrize("words", ["status 500", "break", "fail-later"])
 def test_a_provider_that_fails_is_a_masked_error_and_the_next_message_works(talk: Talk, words: str) -> None:
     view = talk.say(words)
@@ -244,6 +254,7 @@ def test_a_provider_that_fails_is_a_masked_error_and_the_next_message_works(talk
     assert shown(talk.say("hello"))[-1] == text("You said: hello")
 
 
+@pytest.mark.row("users")
 def test_two_users_do_not_see_each_other(talk: Talk) -> None:
     ann = talk.page(endpoint="users", token="token-of-ann")  # noqa: S106
     bob = talk.page(endpoint="users", token="token-of-bob")  # noqa: S106
@@ -260,6 +271,7 @@ def test_an_answer_that_is_cut_off_says_so(talk: Talk) -> None:
     assert chunks(talk, "long")[-1]["finishReason"] == "length"
 
 
+@pytest.mark.row("legal")
 @pytest.mark.parametrize("client", ["portable", "latest"])
 def test_every_stream_is_legal(talk: Talk, client: ClientName) -> None:
     said = chunks(talk, "weather Paris Rome", client)
