@@ -78,6 +78,9 @@ def _reply(heard: Sequence[Heard]) -> Reply:  # noqa: C901
             return Reply(["I ask."], calls=[Call("helper", {"question": " ".join(words)})])
         case ["handoff"]:
             return Reply(["I hand over."], calls=[Call("transfer_to_expert", {})])
+        case ["handoff", name]:
+            # LlamaIndex has one tool for all agents.
+            return Reply(["I hand over."], calls=[Call("handoff", {"to_agent": name, "reason": "asked"})])
         case ["hang" | "break" | "fail-later" as how]:
             return Reply(["This is ", "the beginning"], then="fail" if how == "fail-later" else how)
         case ["long"]:

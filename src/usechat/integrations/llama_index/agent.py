@@ -96,7 +96,7 @@ class LlamaIndexAgent:
             await handler.cancel_run()
 
     async def _begin(self, chat: Chat, kept: Mapping[str, Any]) -> Any:
-        messages = _messages(to_llama_index(await chat.model_messages()))
+        messages = _messages(to_llama_index(await chat.model_messages(), llm=self._llm))
         context = _core("workflow").Context(self._workflow)
         if self._agents:
             if kept.get("agent") in self._agents:
@@ -118,9 +118,8 @@ class LlamaIndexAgent:
         if self._agents:
             history = await chat.history()
             place = next((place for place, one in enumerate(history) if one.id == waiting["began"]), -1)
-            before = _messages(to_llama_index(to_model_messages(history[: place + 1])))
-            llm = next(iter(self._agents.values())).llm
-            memory = _core("memory").ChatMemoryBuffer.from_defaults(chat_history=before, llm=llm)
+            before = _messages(to_llama_index(to_model_messages(history[: place + 1]), llm=self._llm))
+            memory = _core("memory").ChatMemoryBuffer.from_defaults(chat_history=before, llm=self._llm)
             # Only now, since a context leaves it out, also one that has not begun.
             await handler.ctx.store.set("memory", memory)
         handler.ctx.send_event(answer)
@@ -132,6 +131,12 @@ class LlamaIndexAgent:
         if hasattr(self._workflow, "root_agent"):
             return self._workflow.agents
         return {self._workflow.name: self._workflow} if hasattr(self._workflow, "take_step") else {}
+
+    @property
+    def _llm(self) -> Any:
+        """The model of the agent that begins, by which LlamaIndex limits its memory, too."""
+        root = getattr(self._workflow, "root_agent", None)
+        return getattr(self._workflow if root is None else self._workflow.agents[root], "llm", None)
 
     async def _after(self, handler: Any) -> dict[str, Any]:
         """What the next run begins with."""

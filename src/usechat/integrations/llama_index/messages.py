@@ -11,8 +11,8 @@ from usechat.protocol.model_messages import ModelMessage
 __all__ = ["to_llama_index"]
 
 
-def to_llama_index(messages: Iterable[ModelMessage]) -> list[dict[str, Any]]:
-    """The messages as the JSON of `ChatMessage`, which every model of LlamaIndex takes.
+def to_llama_index(messages: Iterable[ModelMessage], *, llm: Any = None) -> list[dict[str, Any]]:
+    """The messages as the JSON of `ChatMessage`, for this model.
 
     A call that waited for the user's answer is in two messages, first with a result that says so. It counts where it
     was last.
@@ -20,6 +20,9 @@ def to_llama_index(messages: Iterable[ModelMessage]) -> list[dict[str, Any]]:
     said = to_openai(messages)
     last = {call["id"]: place for place, message in enumerate(said) for call in message.get("tool_calls") or ()}
     results = {message["tool_call_id"]: place for place, message in enumerate(said) if message["role"] == "tool"}
+    # llama-index-llms-openai 0.7 and older send the arguments as they are, though OpenAI takes only text; the classes of
+    # other providers take only objects.
+    is_text = any(kind.__module__.startswith("llama_index.llms.openai") for kind in type(llm).__mro__)
     made = list[dict[str, Any]]()
     for place, message in enumerate(said):
         if message["role"] == "tool":
@@ -28,7 +31,7 @@ def to_llama_index(messages: Iterable[ModelMessage]) -> list[dict[str, Any]]:
                 made.append({"role": "tool", "blocks": [_text(message["content"])], "additional_kwargs": ids})
             continue
         calls = [call for call in message.get("tool_calls") or () if last[call["id"]] == place]
-        blocks = [*_blocks(message["content"]), *map(_call, calls)]
+        blocks = [*_blocks(message["content"]), *(_call(call, is_text=is_text) for call in calls)]
         if blocks:
             made.append({"role": message["role"], "blocks": blocks})
     return made
@@ -52,15 +55,10 @@ def _blocks(content: str | Sequence[dict[str, Any]] | None) -> Iterator[dict[str
                 pass
 
 
-def _call(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    arguments = msgspec.json.decode(function["arguments"])
-    return {
-        "block_type": "tool_call",
-        "tool_call_id": call["id"],
-        "tool_name": function["name"],
-        "tool_kwargs": arguments,
-    }
+def _call(call: dict[str, Any], *, is_text: bool) -> dict[str, Any]:
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    given = arguments if is_text else msgspec.json.decode(arguments)
+    return {"block_type": "tool_call", "tool_call_id": call["id"], "tool_name": name, "tool_kwargs": given}
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ LlamaIndex's models are, `ChatCompletionsDecoder` reads it. Logs have no `raw`.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeGuard, cast
 
 from usechat import events as e
 from usechat.errors import MappingError
@@ -33,13 +33,17 @@ _OF_CHUNKS: Final = (e.Reasoning, e.ToolInputStart, e.ToolInputDelta, e.Source, 
 
 def kinds_of(event: Any) -> Sequence[str]:
     """The name of the event's class and of those that it stands on; a log has only the first."""
-    return (event["type"],) if isinstance(event, dict) else [kind.__name__ for kind in type(event).__mro__]
+    return (event["type"],) if _is_line(event) else [kind.__name__ for kind in type(event).__mro__]
 
 
 def values_of(event: Any) -> dict[str, Any]:
     """The fields of an event, also those that its class does not declare."""
-    value: Any = event["value"] if isinstance(event, dict) else event.model_dump()
+    value: dict[str, Any] = event["value"] if _is_line(event) else event.model_dump()
     return {**{name: each for name, each in value.items() if name != "_data"}, **(value.get("_data") or {})}
+
+
+def _is_line(event: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(event, dict)
 
 
 class LlamaIndexTranslator:
@@ -65,8 +69,8 @@ class LlamaIndexTranslator:
         Raises:
             MappingError: it is no event of LlamaIndex.
         """
-        fields = event.get("value") if isinstance(event, dict) else event
-        if isinstance(event, dict) and not (isinstance(event.get("type"), str) and isinstance(fields, dict)):
+        fields: Any = event.get("value") if _is_line(event) else event
+        if _is_line(event) and not (isinstance(event.get("type"), str) and isinstance(fields, dict)):
             raise MappingError("An event of LlamaIndex has a `type` and a `value`.")
         for kind in kinds_of(event):
             if kind in _SILENT:
@@ -147,7 +151,7 @@ class LlamaIndexTranslator:
 
     def _result(self, event: Any) -> Iterator[e.AgentEvent]:
         if kinds_of(event)[0] == "StopEvent":
-            result: Any = event["value"].get("result") if isinstance(event, dict) else event.result
+            result: Any = event["value"].get("result") if _is_line(event) else event.result
         else:
             # The result of a run that ends with an event of the user's own class is this event.
             result = values_of(event)
