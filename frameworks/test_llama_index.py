@@ -64,7 +64,7 @@ def test_the_next_message_answers_a_question_also_in_another_process(talk: Talk,
 def test_an_answer_that_is_regenerated_asks_again_or_answers_again(talk: Talk) -> None:
     talk.say("pay 6")
     view = talk.page(messages=talk.kept()).regenerate().settle()
-    assert shown(view)[-1] == question(6)
+    assert [part for part in shown(view) if part != STEP][-1] == question(6)
     talk.page(messages=talk.kept()).send("no").settle()
     view = talk.page(messages=talk.kept()).regenerate().settle()
     assert calls(view) == [paid(6, "The user said: no")]

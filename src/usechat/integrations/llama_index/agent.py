@@ -84,7 +84,6 @@ class LlamaIndexAgent:
                 if kinds[0] == "WorkflowIdleEvent" and questions:
                     run = {"context": _dump(handler.ctx), "questions": questions, "began": began}
                     chat.state = {**await self._after(handler), "waiting": run}
-                    yield event
                     return
                 if "StopEvent" in kinds:
                     # It raises what has failed.

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeGuard, cast
 
 from usechat import events as e
-from usechat.errors import MappingError
-from usechat.models.decoders import ChatCompletionsDecoder, IncompleteStreamError, field_of
+from usechat.errors import AgentError, MappingError
+from usechat.models.decoders import ChatCompletionsDecoder, field_of
 
 __all__ = ["HANDOFF", "LlamaIndexTranslator", "kinds_of", "log_translator", "values_of"]
 
@@ -22,7 +22,9 @@ HANDOFF: Final = "handoff"
 
 _FAILED: Final = "The tool failed."
 _WAITS: Final = "This call waits for your answer."
-_SILENT: Final = ("AgentSetup", "InternalDispatchEvent", "StartEvent")
+# A log has the names of the classes, and not what they stand on.
+_INTERNAL: Final = ("InternalDispatchEvent", "StepStateChanged", "UnhandledEvent", "WorkflowIdleEvent")
+_SILENT: Final = ("AgentSetup", "StartEvent", *_INTERNAL)
 # The first words of a `ReActAgent`, and what ends its thought. An action is shown as the call of its tool.
 _THOUGHT: Final = "Thought:"
 _MARK: Final = re.compile(r"\s*(Action|Answer):\s*")
@@ -60,7 +62,8 @@ class LlamaIndexTranslator:
         self._running: dict[str, None] = {}
         self._calls: dict[str, _ModelCall] = {}
         self._questions = 0
-        # Whether no model has answered what happened last: the result of a tool may be the answer.
+        self._has_result = False
+        # Whether no model has read the last text: that of a tool may be the answer.
         self._is_direct = True
 
     def translate(self, event: Any) -> Iterable[e.AgentEvent]:
@@ -68,6 +71,7 @@ class LlamaIndexTranslator:
 
         Raises:
             MappingError: it is no event of LlamaIndex.
+            AgentError: the run has failed.
         """
         fields: Any = event.get("value") if _is_line(event) else event
         if _is_line(event) and not (isinstance(event.get("type"), str) and isinstance(fields, dict)):
@@ -86,6 +90,8 @@ class LlamaIndexTranslator:
     def end(self) -> Iterable[e.AgentEvent]:
         for name, call in self._calls.items():
             yield from self._said_by(name, call.end())
+        if self._questions and not self._has_result:
+            yield e.Pause(_WAITS)
 
     def _input(self, event: Any) -> Iterator[e.AgentEvent]:
         """A model is about to be called."""
@@ -129,7 +135,7 @@ class LlamaIndexTranslator:
             for agent in self._running:
                 yield e.SubAgent(agent, agent, status="done")
             self._running.clear()
-            self._is_direct = True
+            self._is_direct = isinstance(_value(result), str)
         if field_of(result, "is_error"):
             # Its text is that of the tool's exception, which is not for strangers.
             yield from self._of_call(call_id, e.ToolError(call_id, _FAILED, name))
@@ -145,11 +151,8 @@ class LlamaIndexTranslator:
         question = f"input-{self._questions}"
         yield e.Data("input-required", {"id": question, **values}, id=question)
 
-    def _idle(self, _: Any) -> Iterator[e.AgentEvent]:
-        """Nothing more happens until the user has answered."""
-        yield e.Pause(_WAITS)
-
     def _result(self, event: Any) -> Iterator[e.AgentEvent]:
+        self._has_result = True
         if kinds_of(event)[0] == "StopEvent":
             result: Any = event["value"].get("result") if _is_line(event) else event.result
         else:
@@ -165,7 +168,8 @@ class LlamaIndexTranslator:
             yield e.Data("output", result)
 
     def _failed(self, _: Any) -> Iterator[e.AgentEvent]:
-        raise IncompleteStreamError("The workflow failed, or was cancelled.")
+        """The end of a log. In a turn the driver raises what has failed."""
+        raise AgentError("The workflow failed, or was cancelled.")
 
     def _begun(self, name: str, call_id: str, tool: str) -> Iterator[e.AgentEvent]:
         if call_id and tool and tool != HANDOFF:
@@ -189,7 +193,6 @@ class LlamaIndexTranslator:
         "AgentStreamStructuredOutput": _structured,
         "ToolCall": _tool_call,
         "ToolCallResult": _tool_result,
-        "WorkflowIdleEvent": _idle,
         "WorkflowFailedEvent": _failed,
         "WorkflowTimedOutEvent": _failed,
         "WorkflowCancelledEvent": _failed,
