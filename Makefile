@@ -109,6 +109,7 @@ bench: packages .venv/ready conformance/node_modules/ready bench/node_modules/re
 	PYTHONPATH=src .venv/bench/bin/python bench/gateway.py
 	PYTHONPATH=src .venv/bench/bin/python bench/deep_agent.py
 	PYTHONPATH=src:tests .venv/bench/bin/python -P bench/langgraph.py
+	PYTHONPATH=src:tests .venv/bench/bin/python -P bench/pydantic_ai.py
 	PYTHONPATH=src .venv/bench/bin/python bench/long_chats.py
 	PYTHONPATH=src .venv/bench/bin/python bench/chat_server.py
 	PYTHONPATH=src:tests .venv/bench/bin/python bench/redis_turns.py

@@ -28,9 +28,14 @@ class Framework(Struct, frozen=True):
     # Whether the development environment has it.
     is_here: bool = False
     cannot: Mapping[str, str] = field(default_factory=dict[str, str])
+    # The rows that the oldest release lacks, and newer ones have.
+    not_yet: Mapping[str, str] = field(default_factory=dict[str, str])
+    # Whether one of its agents can hand the conversation to another.
+    hands_off: bool = False
 
 
 _RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
+_OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "openai-chat": Framework(
         "openai_chat",
@@ -50,7 +55,23 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
             "signatures": "Chat Completions takes no reasoning.",
         },
     ),
+    "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
+    "openai-agents": Framework(
+        "openai_agents_responses", "openai-agents", "openai-agents", cannot=_OPENAI_AGENTS, hands_off=True
+    ),
+    "openai-agents-chat": Framework(
+        "openai_agents_chat",
+        "openai-agents",
+        "openai-agents",
+        cannot={
+            **_OPENAI_AGENTS,
+            "signatures": "Chat Completions takes no reasoning.",
+            "length": "The SDK drops the finish reason of Chat Completions.",
+        },
+        not_yet={"sources": "0.17 drops the citations of Chat Completions."},
+        hands_off=True,
+    ),
 }
 
 
@@ -60,10 +81,17 @@ class Environment(Struct, frozen=True):
     name: str
     python: str
     version: str
+    is_oldest: bool = False
 
     @property
     def framework(self) -> Framework:
         return FRAMEWORKS[self.name]
+
+    @property
+    def left_out(self) -> set[str]:
+        """The rows that this release cannot promise."""
+        handoffs = set[str]() if self.framework.hands_off else {"handoffs"}
+        return {*self.framework.cannot, *(self.framework.not_yet if self.is_oldest else ()), *handoffs}
 
 
 def chosen() -> list[Environment]:
@@ -82,4 +110,4 @@ def chosen() -> list[Environment]:
 def _environment(name: str, python: str) -> Environment:
     program = f"from importlib.metadata import version; print(version({FRAMEWORKS[name].package!r}))"
     version = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
-    return Environment(name, python, version.stdout.strip())
+    return Environment(name, python, version.stdout.strip(), is_oldest=python.endswith("-floor/bin/python"))

@@ -84,7 +84,7 @@ def test_arguments_are_streamed_and_available_once(talk: Talk) -> None:
     available = [one["toolCallId"] for one in said if one["type"] == "tool-input-available"]
     ends = [one["toolCallId"] for one in said if one["type"] == "tool-output-available"]
     assert (available, sorted(ends)) == (["call_1", "call_2"], ["call_1", "call_2"])
-    if "arguments" not in talk.environment.framework.cannot:
+    if "arguments" not in talk.environment.left_out:
         deltas = [one["inputTextDelta"] for one in said if one["type"] == "tool-input-delta"]
         pieces = "".join(
             one["inputTextDelta"] for one in said if one.get("toolCallId") == "call_1" and "inputTextDelta" in one
@@ -235,6 +235,17 @@ def test_a_sub_agent_is_a_part_of_its_own(talk: Talk) -> None:
     texts = [part["text"] for part in view.answer if part["type"] == "text"]
     assert texts[0] == "I ask."
     assert not any(one == "You said: me please" for one in texts)
+
+
+@pytest.mark.row("handoffs")
+def test_the_agent_that_took_over_answers_the_next_message(talk: Talk, other_server: Served) -> None:
+    view = talk.say("handoff")
+    handoffs = [part["data"] for part in view.answer if part["type"] == "data-handoff"]
+    assert handoffs == [{"from": "main", "to": "expert"}]
+    assert calls(view) == []
+    view = talk.page(server=other_server, messages=talk.kept()).send("hello").settle()
+    assert shown(view)[-1] == text("You said: hello")
+    assert [one.text for one in talk.asked[-1].heard if one.role == "system"] == ["You are the expert."]
 
 
 @pytest.mark.row("sources")

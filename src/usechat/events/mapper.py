@@ -705,9 +705,9 @@ class _SubAgentPart:
             case str():
                 return self._add("text", event, "")
             case e.Text():
-                return self._add("text", event.text, event.key)
+                return self._speak("text", event)
             case e.Reasoning():
-                return self._add("reasoning", event.text, event.key)
+                return self._speak("reasoning", event)
             case e.EndPart():
                 return self._open.pop(event.key, None) is not None
             case e.ToolInputStart():
@@ -727,6 +727,14 @@ class _SubAgentPart:
                 return self._end_call(event.id, "", "failed")
             case _:
                 return False
+
+    def _speak(self, kind: _Kind, event: _Spoken) -> bool:
+        if not event.whole:
+            return self._add(kind, event.text, event.key)
+        open_kind, pieces = self._open.get(event.key, (kind, []))
+        said = "".join(pieces) if open_kind == kind else ""
+        is_due = self._add(kind, event.text.removeprefix(said), event.key)
+        return self._open.pop(event.key, None) is not None or is_due
 
     def _add(self, kind: _Kind, delta: str, key: str) -> bool:
         if not delta:

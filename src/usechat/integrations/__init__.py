@@ -84,6 +84,16 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.llama_index.translator:log_translator",
         packages=("llama_index", "workflows"),
     ),
+    "pydantic-ai": Row(
+        "usechat.integrations.pydantic_ai.agent:PydanticAIAgent",
+        "usechat.integrations.pydantic_ai.translator:log_translator",
+        packages=("pydantic_ai",),
+    ),
+    "openai-agents": Row(
+        "usechat.integrations.openai_agents.agent:OpenAIAgent",
+        "usechat.integrations.openai_agents.translator:log_translator",
+        packages=("agents",),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
@@ -165,6 +175,11 @@ class _Graph(Protocol):
     def aget_state(self) -> Callable[..., Any]: ...
 
 
+class _AgentsSDKAgent(Protocol):
+    @property
+    def as_tool(self) -> Callable[..., Any]: ...
+
+
 class _Events(Protocol):
     @property
     def stream_with_events(self) -> Callable[..., Any]: ...
@@ -175,7 +190,7 @@ class _Runtime(Protocol):
     def on_event(self) -> Callable[..., Any]: ...
 
 
-AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _Events | _Runtime
+AnyAgent: TypeAlias = Callable[[Chat], Any] | _Driver | _Transport | _Graph | _AgentsSDKAgent | _Events | _Runtime
 """What can be an agent, for type checkers: no more than what tells the kinds apart, so that none is refused wrongly."""
 
 

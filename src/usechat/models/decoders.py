@@ -168,10 +168,14 @@ class ChatCompletionsDecoder:
 
 
 class ResponsesDecoder:
-    """Reads the events of OpenAI's Responses. Tools that OpenAI runs itself are calls with `provider_executed`."""
+    """Reads the events of OpenAI's Responses. Tools that OpenAI runs itself are calls with `provider_executed`.
+
+    A server may send nothing but the whole response.
+    """
 
     def __init__(self) -> None:
         self._is_open = False
+        self._has_items = False
         # By their place in the output, since other servers give all items the same id.
         self._calls: dict[int, _Arguments] = {}
         self._texts: set[int] = set()
@@ -186,7 +190,7 @@ class ResponsesDecoder:
         return ()
 
     def _created(self, _: Any) -> Iterator[e.AgentEvent]:
-        self._is_open = True
+        self._is_open, self._has_items = True, False
         self._calls.clear()
         self._texts.clear()
         yield e.Step()
@@ -212,6 +216,7 @@ class ResponsesDecoder:
         return _cited(field_of(event, "annotation"))
 
     def _item_added(self, event: Any) -> Iterator[e.AgentEvent]:
+        self._has_items = True
         item = field_of(event, "item")
         kind, call_id = field_of(item, "type"), field_of(item, "call_id") or field_of(item, "id")
         if kind == "function_call":
@@ -230,6 +235,7 @@ class ResponsesDecoder:
         return () if call is None else call.delta(field_of(event, "delta"))
 
     def _item_done(self, event: Any) -> Iterator[e.AgentEvent]:
+        self._has_items = True
         item, place = field_of(event, "item"), field_of(event, "output_index")
         match field_of(item, "type"):
             case "message":
@@ -267,8 +273,13 @@ class ResponsesDecoder:
             yield e.EndPart()
 
     def _completed(self, event: Any) -> Iterator[e.AgentEvent]:
-        self._is_open = False
         response = field_of(event, "response")
+        if not self._is_open:
+            yield from self._created(event)
+        if not self._has_items:
+            for place, item in enumerate(_list(response, "output")):
+                yield from self._item_done({"item": item, "output_index": place})
+        self._is_open = False
         usage = field_of(response, "usage")
         if usage is not None:
             yield e.Usage(
