@@ -54,6 +54,7 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
             "browser tools": "LlamaIndex runs every tool itself.",
             "signatures": "Chat Completions takes no reasoning.",
         },
+        hands_off=True,
     ),
     "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai"),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),

@@ -1,9 +1,15 @@
 """What only LlamaIndex has: questions that a message answers, handoffs, ReAct, and workflows that are no agents."""
 
+import json
+import os
+import subprocess
+from typing import Any
+
 import pytest
 
-from environments import Environment, chosen
+from environments import HERE, Environment, chosen
 from pages import Message
+from support.hang import HANG_SECONDS
 from talks import STEP, Served, Talk, calls, shown, text
 
 
@@ -80,19 +86,95 @@ def test_a_call_beside_one_that_waits_runs_once(talk: Talk) -> None:
     assert calls(view) == [paid(7, "paid 7")]
 
 
-def test_the_next_message_goes_to_the_agent_that_has_the_conversation(talk: Talk) -> None:
-    view = talk.say("handoff expert")
-    assert calls(view) == []
-    handoffs = [part["data"] for part in view.answer if part["type"] == "data-handoff"]
-    assert handoffs == [{"from": "main", "to": "expert"}]
-    talk.say("hello")
-    offered = {tool["function"]["name"] for tool in talk.asked[-1].body["tools"]}
-    assert offered == {"get_weather"}
-
-
 def test_a_regenerated_handoff_begins_with_the_agent_that_had_the_conversation(talk: Talk) -> None:
-    talk.say("handoff expert")
+    talk.say("handoff")
     talk.page(messages=talk.kept()).regenerate().settle()
-    assert "pay" in {tool["function"]["name"] for tool in talk.asked[0].body["tools"]}
     offered = [{tool["function"]["name"] for tool in asked.body["tools"]} for asked in talk.asked]
     assert ["pay" in names for names in offered] == [True, False, True, False]
+
+
+# A conversation with each workflow in one process: what it is asked, and the parts of the answers.
+WORKFLOWS = """
+import asyncio, httpx, json
+from llama_index.core.workflow import (
+    Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
+)
+from usechat import create_app
+
+class ProgressEvent(Event):
+    percent: int
+
+class Pages(StopEvent):
+    pages: int
+
+class NameAsked(InputRequiredEvent):
+    prefix: str
+
+class NameGiven(HumanResponseEvent):
+    response: str
+
+class Count(Workflow):
+    @step
+    async def count(self, ctx: Context, ev: StartEvent) -> Pages:
+        ctx.write_event_to_stream(ProgressEvent(percent=50))
+        return Pages(pages=len(ev.chat_history))
+
+class Greet(Workflow):
+    @step
+    async def ask(self, ev: StartEvent) -> NameAsked:
+        return NameAsked(prefix=f"{ev.user_msg}, and who are you?")
+
+    @step
+    async def greet(self, ev: NameGiven) -> StopEvent:
+        return StopEvent(result=f"Hello, {ev.response}")
+
+class Twice(Workflow):
+    @step
+    async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        first = await ctx.wait_for_event(NameGiven, waiter_id="1", waiter_event=NameAsked(prefix="First?"))
+        last = await ctx.wait_for_event(NameGiven, waiter_id="2", waiter_event=NameAsked(prefix="Last?"))
+        return StopEvent(result=f"Hello, {first.response} {last.response}")
+
+class Fail(Workflow):
+    @step
+    async def fail(self, ev: StartEvent) -> StopEvent:
+        raise ValueError("secret")
+
+async def talk(workflow, *words):
+    transport = httpx.ASGITransport(create_app(workflow))
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+        for number, text in enumerate(words):
+            said = {"id": f"u{number}", "role": "user", "parts": [{"type": "text", "text": text}]}
+            await http.post("/api/chat", json={"id": "c", "message": said})
+        kept = (await http.get("/api/chat/c/messages")).json()
+    parts = [part for message in kept if message["role"] == "assistant" for part in message["parts"]]
+    return [part.get("data") or part.get("text") for part in parts if part["type"] != "step-start"]
+
+async def main():
+    print(json.dumps([
+        await talk(Count(), "Hi", "Hi again"),
+        await talk(Greet(), "Hi", "Ann"),
+        await talk(Twice(), "Hi", "Ann", "Lee"),
+        await talk(Fail(), "Hi"),
+    ]))
+
+asyncio.run(main())
+"""
+
+
+def test_any_workflow_is_served(environment: Environment) -> None:
+    assert printed_by(environment, WORKFLOWS) == [
+        [{"percent": 50}, {"pages": 0}, {"percent": 50}, {"pages": 1}],
+        [{"id": "input-1", "prefix": "Hi, and who are you?"}, "Hello, Ann"],
+        [{"id": "input-1", "prefix": "First?"}, {"id": "input-1", "prefix": "Last?"}, "Hello, Ann Lee"],
+        [],
+    ]
+
+
+def printed_by(environment: Environment, program: str) -> Any:
+    path = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
+    done = subprocess.run(
+        [environment.python, "-c", program], env=path, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

@@ -37,6 +37,19 @@ async def helper(ctx: Context, question: str) -> str:
     return str(await run)
 
 
-main = FunctionAgent(name="main", description="Answers.", tools=[get_weather, boom, pay, wait, helper], llm=llm)
-expert = FunctionAgent(name="expert", description="Knows more.", tools=[get_weather], llm=llm, can_handoff_to=[])
+main = FunctionAgent(
+    name="main",
+    description="Answers.",
+    system_prompt="Hand over with the tool handoff.",
+    tools=[get_weather, boom, pay, wait, helper],
+    llm=llm,
+)
+expert = FunctionAgent(
+    name="expert",
+    description="Knows more.",
+    system_prompt="You are the expert.",
+    tools=[get_weather],
+    llm=llm,
+    can_handoff_to=[],
+)
 agent = AgentWorkflow(agents=[main, expert], root_agent="main")

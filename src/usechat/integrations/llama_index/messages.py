@@ -20,8 +20,8 @@ def to_llama_index(messages: Iterable[ModelMessage], *, llm: Any = None) -> list
     said = to_openai(messages)
     last = {call["id"]: place for place, message in enumerate(said) for call in message.get("tool_calls") or ()}
     results = {message["tool_call_id"]: place for place, message in enumerate(said) if message["role"] == "tool"}
-    # llama-index-llms-openai up to 0.7 sends the arguments as they are, and OpenAI takes them only as text. The packages
-    # of other providers take only objects.
+    # llama-index-llms-openai up to 0.7 sends the arguments as they are, and OpenAI takes them only as text. The
+    # packages of other providers take only objects.
     is_text = any(kind.__module__.startswith("llama_index.llms.openai") for kind in type(llm).__mro__)
     made = list[dict[str, Any]]()
     for place, message in enumerate(said):
