@@ -12,7 +12,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from environments import HERE, Environment, chosen
+from environments import FRAMEWORKS, HERE, Environment, chosen
 from node import Node
 from pages import Browser
 from promises import V5, V6, V7
@@ -21,6 +21,12 @@ from support.hang import HANG_SECONDS
 from support.loopback import serving
 from talks import Served, Talk
 
+CHOSEN = chosen()
+# Tests of what only one framework has need its environment.
+collect_ignore = [
+    f"test_{name.replace('-', '_')}.py"
+    for name in {one.environment for one in FRAMEWORKS.values()} - {one.framework.environment for one in CHOSEN}
+]
 # By framework, version and row.
 _SHOWN: dict[str, dict[str, dict[str, bool]]] = {}
 IS_SHORT = not os.environ.get("USECHAT_FRAMEWORKS")
@@ -113,7 +119,7 @@ def serve(environment: Environment, provider: Provider, folder: Path) -> Generat
     assert process.wait(HANG_SECONDS) == 0
 
 
-@pytest.fixture(scope="module", params=chosen(), ids=lambda one: f"{one.name}-{one.version}")
+@pytest.fixture(scope="module", params=CHOSEN, ids=lambda one: f"{one.name}-{one.version}")
 def environment(request: pytest.FixtureRequest) -> Environment:
     return request.param
 

@@ -36,6 +36,11 @@ class Framework(Struct, frozen=True):
 
 _RAW: Final = {"sub-agents": "A raw model call has none.", "map": "Raw streams have no log of their own."}
 _OPENAI_AGENTS: Final = {"browser tools": "The SDK runs every tool itself, and has none that somebody else answers."}
+_AGNO: Final = {
+    "arguments": "Agno has a call only when its arguments are complete.",
+    "length": "Agno drops the provider's finish reason.",
+    "signatures": "Chat Completions takes no reasoning.",
+}
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "openai-chat": Framework(
         "openai_chat",
@@ -73,6 +78,12 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
         not_yet={"sources": "0.17 drops the citations of Chat Completions."},
         hands_off=True,
     ),
+    "agno": Framework("agno_agent", "agno", "agno", cannot=_AGNO),
+    "agno-claude": Framework(
+        "agno_claude", "agno", "agno", cannot={row: why for row, why in _AGNO.items() if row != "signatures"}
+    ),
+    "agno-db": Framework("agno_db", "agno", "agno", cannot=_AGNO),
+    "agno-team": Framework("agno_team", "agno", "agno", cannot=_AGNO),
 }
 
 

@@ -227,6 +227,17 @@ def test_regenerate_asks_again_without_the_answer(talk: Talk) -> None:
     assert talk.heard() == [("user", "hello")]
 
 
+@pytest.mark.row("history")
+def test_an_edited_message_replaces_what_followed_it(talk: Talk) -> None:
+    talk.say("one")
+    talk.say("two")
+    page = talk.page(messages=talk.kept())
+    page.send("three", message_id=talk.kept()[0]["id"]).settle()
+    assert talk.heard() == [("user", "three")]
+    page.send("four").settle()
+    assert talk.heard() == [("user", "three"), ("assistant", "You said: three"), ("user", "four")]
+
+
 @pytest.mark.row("sub-agents")
 def test_a_sub_agent_is_a_part_of_its_own(talk: Talk) -> None:
     view = talk.say("help me please")

@@ -89,6 +89,7 @@ IN_GUIDES: Final = {
     "Anthropic": "anthropic.md",
     "Pydantic AI": "pydantic-ai.md",
     "OpenAI Agents SDK": "openai-agents.md",
+    "Agno": "agno.md",
 }
 
 

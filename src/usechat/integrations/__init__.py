@@ -94,6 +94,11 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.openai_agents.translator:log_translator",
         packages=("agents",),
     ),
+    "agno": Row(
+        "usechat.integrations.agno.agent:AgnoAgent",
+        "usechat.integrations.agno.translator:log_translator",
+        packages=("agno",),
+    ),
     "open-harness": Row(
         "usechat.integrations.open_harness.agent:OpenHarnessAgent",
         "usechat.integrations.open_harness.translator:log_translator",
