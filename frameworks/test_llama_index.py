@@ -128,13 +128,6 @@ class Greet(Workflow):
     async def greet(self, ev: NameGiven) -> StopEvent:
         return StopEvent(result=f"Hello, {ev.response}")
 
-class Twice(Workflow):
-    @step
-    async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
-        first = await ctx.wait_for_event(NameGiven, waiter_id="1", waiter_event=NameAsked(prefix="First?"))
-        last = await ctx.wait_for_event(NameGiven, waiter_id="2", waiter_event=NameAsked(prefix="Last?"))
-        return StopEvent(result=f"Hello, {first.response} {last.response}")
-
 class Fail(Workflow):
     @step
     async def fail(self, ev: StartEvent) -> StopEvent:
@@ -154,7 +147,6 @@ async def main():
     print(json.dumps([
         await talk(Count(), "Hi", "Hi again"),
         await talk(Greet(), "Hi", "Ann"),
-        await talk(Twice(), "Hi", "Ann", "Lee"),
         await talk(Fail(), "Hi"),
     ]))
 
@@ -166,7 +158,6 @@ def test_any_workflow_is_served(environment: Environment) -> None:
     assert printed_by(environment, WORKFLOWS) == [
         [{"percent": 50}, {"pages": 0}, {"percent": 50}, {"pages": 1}],
         [{"id": "input-1", "prefix": "Hi, and who are you?"}, "Hello, Ann"],
-        [{"id": "input-1", "prefix": "First?"}, {"id": "input-1", "prefix": "Last?"}, "Hello, Ann Lee"],
         [],
     ]
 
