@@ -128,6 +128,29 @@ class Greet(Workflow):
     async def greet(self, ev: NameGiven) -> StopEvent:
         return StopEvent(result=f"Hello, {ev.response}")
 
+class Asked(Event):
+    name: str
+
+class Given(Event):
+    text: str
+
+class Both(Workflow):
+    @step
+    async def begin(self, ctx: Context, ev: StartEvent) -> Asked | None:
+        ctx.send_event(Asked(name="first"))
+        ctx.send_event(Asked(name="last"))
+
+    @step
+    async def ask(self, ctx: Context, ev: Asked) -> Given:
+        asked, needs = NameAsked(prefix=ev.name), {"prefix": ev.name}
+        given = await ctx.wait_for_event(NameGiven, waiter_event=asked, requirements=needs)
+        return Given(text=f"{ev.name} {given.response}")
+
+    @step
+    async def end(self, ctx: Context, ev: Given) -> StopEvent | None:
+        both = ctx.collect_events(ev, [Given, Given])
+        return both and StopEvent(result=", ".join(sorted(given.text for given in both)))
+
 class Fail(Workflow):
     @step
     async def fail(self, ev: StartEvent) -> StopEvent:
@@ -147,6 +170,7 @@ async def main():
     print(json.dumps([
         await talk(Count(), "Hi", "Hi again"),
         await talk(Greet(), "Hi", "Ann"),
+        await talk(Both(), "Hi", "Ann", "Lee"),
         await talk(Fail(), "Hi"),
     ]))
 
@@ -154,10 +178,15 @@ asyncio.run(main())
 """
 
 
+def asked(number: int, words: str) -> Message:
+    return {"id": f"input-{number}", "prefix": words}
+
+
 def test_any_workflow_is_served(environment: Environment) -> None:
     assert printed_by(environment, WORKFLOWS) == [
         [{"percent": 50}, {"pages": 0}, {"percent": 50}, {"pages": 1}],
         [{"id": "input-1", "prefix": "Hi, and who are you?"}, "Hello, Ann"],
+        [*map(asked, (1, 2, 1), ("first", "last", "last")), "first Ann, last Lee"],
         [],
     ]
 

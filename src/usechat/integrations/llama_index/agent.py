@@ -15,6 +15,7 @@ import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module, metadata
+from itertools import chain
 from typing import Any, Final, cast
 
 import msgspec
@@ -68,20 +69,33 @@ class LlamaIndexAgent:
         """
         kept = cast("dict[str, Any]", chat.state) if isinstance(chat.state, dict) else {}
         waiting = kept.pop("waiting", None)
+        answer: Any = None
         if waiting is None:
             began, questions = chat.messages[-1].id, list[dict[str, Any]]()
             handler = await self._begin(chat, kept)
         else:
             # The run goes on once: if it fails now, the next message begins a new one.
             began, questions = waiting["began"], waiting["questions"]
+            answer = self._answer(waiting["context"], questions.pop(0), chat.text)
             handler = await self._resume(chat, waiting)
+            if not _has_requirements(waiting["context"]):
+                handler.ctx.send_event(answer)
+                answer = None
+        # The questions of an earlier turn that are still open.
+        others = len(questions)
         try:
             # The internal events tell when the run waits.
             async for event in handler.stream_events(expose_internal=True):
                 kinds = kinds_of(event)
                 if "InputRequiredEvent" in kinds:
                     questions.append(_json(values_of(event)) or {})
-                if kinds[0] == "WorkflowIdleEvent" and questions:
+                if kinds[0] == "WorkflowIdleEvent" and answer is not None:
+                    # Only now do all that wait know again what they require of an answer.
+                    handler.ctx.send_event(answer)
+                    answer = None
+                elif kinds[0] == "WorkflowIdleEvent" and questions:
+                    for question in questions[:others]:
+                        yield {"type": "InputRequiredEvent", "value": question}
                     run = {"context": _dump(handler.ctx), "questions": questions, "began": began}
                     chat.state = {**await self._after(handler), "waiting": run}
                     return
@@ -110,9 +124,7 @@ class LlamaIndexAgent:
         return self._workflow.run(ctx=context, chat_history=messages, **given)
 
     async def _resume(self, chat: Chat, waiting: dict[str, Any]) -> Any:
-        """Let the run go on with the answer to its oldest question."""
-        question = waiting["questions"].pop(0)
-        answer = _answer_class(self._workflow, waiting["context"])(**{**question, "response": chat.text})
+        """Start the run again where it waits."""
         handler = self._workflow.run(ctx=_core("workflow").Context.from_dict(self._workflow, waiting["context"]))
         if self._agents:
             history = await chat.history()
@@ -121,8 +133,17 @@ class LlamaIndexAgent:
             memory = _core("memory").ChatMemoryBuffer.from_defaults(chat_history=before, llm=self._llm)
             # Only now, since a context leaves it out, also one that has not begun.
             await handler.ctx.store.set("memory", memory)
-        handler.ctx.send_event(answer)
         return handler
+
+    def _answer(self, context: Mapping[str, Any], question: Mapping[str, Any], text: str) -> Any:
+        """The event that the run waits for: `HumanResponseEvent`, or one of the user's that stands on it."""
+        kinds = list(_kinds_of(_core("workflow").HumanResponseEvent))
+        waited = {waiter["waiting_for_event"] for waiter in _waiters(context)}
+        # A step may also take the answer as its event.
+        taken = {kind for step in self._workflow._get_steps().values() for kind in step._step_config.accepted_events}
+        by_name = (kind for kind in kinds if f"{kind.__module__}.{kind.__qualname__}" in waited)
+        by_step = (kind for kind in kinds if kind in taken)
+        return next(chain(by_name, by_step, kinds))(**{**question, "response": text})
 
     @property
     def _agents(self) -> Mapping[str, Any]:
@@ -173,17 +194,13 @@ def _messages(messages: list[dict[str, Any]]) -> list[Any]:
     return list(map(_core("llms").ChatMessage.model_validate, messages))
 
 
-def _answer_class(workflow: Any, context: Mapping[str, Any]) -> Any:
-    """The class of the event that the run waits for: `HumanResponseEvent`, or one of the user's that stands on it."""
-    base = _core("workflow").HumanResponseEvent
-    workers = cast("Mapping[str, Any]", context["workers"]).values()
-    waited = {waiter["waiting_for_event"] for worker in workers for waiter in worker["collected_waiters"]}
-    # A step may also take the answer as its event.
-    taken = {kind for step in workflow._get_steps().values() for kind in step._step_config.accepted_events}
-    for kind in _kinds_of(base):
-        if f"{kind.__module__}.{kind.__qualname__}" in waited:
-            return kind
-    return next((kind for kind in _kinds_of(base) if kind in taken), base)
+def _waiters(context: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for worker in cast("Mapping[str, Any]", context["workers"]).values():
+        yield from worker["collected_waiters"]
+
+
+def _has_requirements(context: Mapping[str, Any]) -> bool:
+    return any(waiter.get("has_requirements") for waiter in _waiters(context))
 
 
 def _kinds_of(base: Any) -> Iterator[Any]:
