@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from typing import Any
 
@@ -191,8 +192,40 @@ def test_any_workflow_is_served(environment: Environment) -> None:
     ]
 
 
+# Talks to the app of the guide, and prints what the page reads.
+CLIENT = """
+import asyncio, httpx, json
+
+async def main():
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as http:
+        for number, text in enumerate(("Hi", "Ann")):
+            said = {"id": f"u{number}", "role": "user", "parts": [{"type": "text", "text": text}]}
+            await http.post("/api/chat", json={"id": "c", "message": said})
+        kept = (await http.get("/api/chat/c/messages")).json()
+    parts = [part for message in kept if message["role"] == "assistant" for part in message["parts"]]
+    print(json.dumps([[part["type"], part.get("data") or part.get("text")] for part in parts]))
+
+asyncio.run(main())
+"""
+
+
+def test_the_programs_of_the_guide_run(environment: Environment) -> None:
+    guide = (HERE.parent / "docs" / "guides" / "llama-index.md").read_text(encoding="utf-8")
+    programs: list[str] = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    [example] = [program for program in programs if program.startswith("# app.py\n")]
+    asked = {"id": "input-1", "prefix": "You said Hi. What is your name?"}
+    shown = [part for part in printed_by(environment, example + CLIENT) if part[0] != "step-start"]
+    assert shown == [
+        ["data-progress", {"percent": 50}],
+        ["data-input-required", asked],
+        ["text", "Hello, Ann!"],
+    ]
+    for program in programs:
+        assert printed_by(environment, f"{program}\nprint(True)") is True
+
+
 def printed_by(environment: Environment, program: str) -> Any:
-    path = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
+    path = {**os.environ, "PYTHONPATH": str(HERE.parent / "src"), "OPENAI_API_KEY": "none"}
     done = subprocess.run(
         [environment.python, "-c", program], env=path, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
