@@ -221,7 +221,7 @@ def test_the_programs_of_the_guide_run(environment: Environment) -> None:
         ["text", "Hello, Ann!"],
     ]
     for program in programs:
-        assert printed_by(environment, f"{program}\nprint(True)") is True
+        assert printed_by(environment, f"{program}\nprint('true')") is True
 
 
 def printed_by(environment: Environment, program: str) -> Any:
