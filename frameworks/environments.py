@@ -87,6 +87,17 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     "pydantic-ai": Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai", is_here=True),
     "google-adk": Framework("google_adk", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
     "google-adk-runner": Framework("google_adk_runner", "google-adk", "google-adk", cannot=_ADK, hands_off=True),
+    "llama-index": Framework(
+        "llama_index_agents",
+        "llama-index-core",
+        "llama-index",
+        cannot={
+            "approvals": "A tool asks with an event of its own, and the user's next message answers it.",
+            "browser tools": "LlamaIndex runs every tool itself.",
+            "signatures": "Chat Completions takes no reasoning.",
+        },
+        hands_off=True,
+    ),
     "anthropic": Framework("anthropic_raw", "anthropic", "anthropic", is_here=True, cannot=_RAW),
     "openai-agents": Framework(
         "openai_agents_responses", "openai-agents", "openai-agents", cannot=_OPENAI_AGENTS, hands_off=True

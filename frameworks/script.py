@@ -80,7 +80,11 @@ def _reply(heard: Sequence[Heard]) -> Reply:  # noqa: C901
         case ["help", *words]:
             return Reply(["I ask."], calls=[Call("helper", {"question": " ".join(words)})])
         case ["handoff"]:
-            return Reply(["I hand over."], calls=[Call("transfer_to_expert", {})])
+            # Some frameworks have one tool for all agents, and their apps say so.
+            has_one = any("the tool handoff" in message.text for message in heard if message.role == "system")
+            to = {"to_agent": "expert", "reason": "asked"}
+            call = Call("handoff", to) if has_one else Call("transfer_to_expert", {})
+            return Reply(["I hand over."], calls=[call])
         case ["hang" | "break" | "fail-later" as how]:
             return Reply(["This is ", "the beginning"], then="fail" if how == "fail-later" else how)
         case ["long"]:

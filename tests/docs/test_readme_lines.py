@@ -88,6 +88,7 @@ IN_GUIDES: Final = {
     "OpenAI, or a server with an OpenAI-compatible API": "openai.md",
     "Anthropic": "anthropic.md",
     "anything that speaks AG-UI: CrewAI, Mastra, Haystack, …": "ag-ui.md",
+    "LlamaIndex": "llama-index.md",
     "Pydantic AI": "pydantic-ai.md",
     "OpenAI Agents SDK": "openai-agents.md",
     "Agno": "agno.md",

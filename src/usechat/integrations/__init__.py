@@ -79,6 +79,11 @@ INTEGRATIONS: Final[dict[str, Row]] = {
         "usechat.integrations.langgraph.translator:log_translator",
         packages=("langchain_core", "langgraph"),
     ),
+    "llama-index": Row(
+        "usechat.integrations.llama_index.agent:LlamaIndexAgent",
+        "usechat.integrations.llama_index.translator:log_translator",
+        packages=("llama_index", "workflows"),
+    ),
     "pydantic-ai": Row(
         "usechat.integrations.pydantic_ai.agent:PydanticAIAgent",
         "usechat.integrations.pydantic_ai.translator:log_translator",
