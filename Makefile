@@ -62,9 +62,9 @@ faults: setup
 
 # Each framework with its real package and a fake provider, at its newest release and at the oldest that its extra allows:
 # an environment for each of locks/frameworks/, since some exclude each other. NAME=agno is for one of them.
-FRAMEWORKS := $(patsubst locks/frameworks/%.txt,%,$(wildcard locks/frameworks/$(if $(NAME),$(NAME)*,*).txt))
+FRAMEWORKS := $(patsubst locks/frameworks/%.txt,%,$(wildcard $(if $(NAME),$(NAME:%=locks/frameworks/%.txt) $(NAME:%=locks/frameworks/%-floor.txt),locks/frameworks/*.txt)))
 frameworks: .venv/ready conformance/node_modules/ready $(FRAMEWORKS:%=.venv/frameworks/%/ready)
-	USECHAT_FRAMEWORKS="$(FRAMEWORKS:%=$(CURDIR)/.venv/frameworks/%)" $(BIN)/pytest -q -n 2 --dist loadscope frameworks
+	USECHAT_MATRIX=write USECHAT_FRAMEWORKS="$(FRAMEWORKS:%=$(CURDIR)/.venv/frameworks/%)" $(BIN)/pytest -q -n 2 --dist loadscope frameworks
 
 .venv/frameworks/%/ready: locks/frameworks/%.txt .venv/ready
 	@echo "usechat: setting up the environment of $*"
