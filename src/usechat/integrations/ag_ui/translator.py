@@ -150,7 +150,7 @@ class AGUITranslator:
             if self._is_the_agents(call_id, pending) and self._spoke.get(call.owner, 0) > call.place:
                 yield from self._says(call.owner, e.ToolResult(call_id, None))
         if isinstance(event.get("result"), dict | list):
-            yield e.StructuredOutput(event["result"])
+            yield e.Data("output", event["result"])
         yield e.Finish()
 
     def _run_error(self, event: _Event) -> _Said:

@@ -218,7 +218,7 @@ class ClaudeTranslator:
             yield Error(_RUN_FAILED)
             return
         if (value := field_of(event, "structured_output")) is not None:
-            yield e.StructuredOutput(value)
+            yield e.Data("output", value)
         if (deferred := field_of(event, "deferred_tool_use")) is not None:
             yield e.ApprovalRequest(call_id=field_of(deferred, "id"))
         if field_of(event, "stop_reason") in ("tool_deferred", "tool_use"):

@@ -61,7 +61,7 @@ class StrandsTranslator:
             case {"tool_interrupt_event": {"tool_use": {"toolUseId": str(call_id)}, "interrupts": interrupts}}:
                 return self._interrupts(call_id, cast("Iterable[Any]", interrupts))
             case {"structured_output": output} if output is not None:
-                return (e.StructuredOutput(output),)
+                return (e.Data("output", output),)
             case {"result": result} if result is not None:
                 return _result(result)
             case dict():
