@@ -239,6 +239,16 @@ def test_an_edited_message_replaces_what_followed_it(talk: Talk) -> None:
 
 
 @pytest.mark.row("history")
+def test_what_was_stopped_stays_in_the_history(talk: Talk) -> None:
+    page = talk.page()
+    page.send("hang").until("This is the beginning")
+    talk.stop()
+    page.settle()
+    talk.say("hello")
+    assert ("user", "hang") in talk.heard()
+
+
+@pytest.mark.row("history")
 def test_an_edit_asks_again_without_what_followed(talk: Talk) -> None:
     talk.say("weather Paris")
     talk.say("weather Rome")

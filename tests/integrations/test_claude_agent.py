@@ -326,6 +326,14 @@ async def test_a_function_says_which_calls_wait() -> None:
     assert await decision(gate, tool_input={"amount": 4}) == {}
 
 
+async def test_a_function_that_fails_lets_no_call_run() -> None:
+    def approve(_: str, given: Any) -> bool:
+        return given["price"] > 5
+
+    refused = await decision(await begun(Gate(approve)))
+    assert (refused["permissionDecision"], "price" in refused["permissionDecisionReason"]) == ("deny", False)
+
+
 async def test_the_answer_settles_the_call() -> None:
     assert await decision(Gate([], [approval()])) == {
         "hookEventName": "PreToolUse",

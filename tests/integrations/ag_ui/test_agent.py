@@ -196,6 +196,15 @@ def test_a_question_is_answered_by_the_next_message(upstream: Upstream, page: Pa
     assert upstream.inputs[1]["resume"] == [{"interruptId": "i1", "status": "resolved", "payload": "red"}]
 
 
+def test_a_call_is_answered_by_its_approval_alone(upstream: Upstream, page: Page) -> None:
+    asked = {"id": "i1", "reason": "tool_call", "toolCallId": "k1"}
+    upstream.runs = [[START, called("k1", "pay"), interrupted(asked)], [START, said("Paid."), END]]
+    page.say("Pay")
+    page.approve(resume={"i1": {"approved": True, "editedArgs": {"amount": 666}}})
+    resolved = {"status": "resolved", "payload": {"approved": True}}
+    assert upstream.inputs[1]["resume"] == [{"interruptId": "i1", **resolved}]
+
+
 def test_an_approval_that_the_user_ignores_is_cancelled(upstream: Upstream, page: Page) -> None:
     asked = {"id": "i1", "reason": "tool_call", "toolCallId": "k1"}
     upstream.runs = [[START, called("k1", "pay"), interrupted(asked)], [START, said("Fine."), END], [START, END]]

@@ -17,6 +17,7 @@ from usechat.errors import RequestError
 from usechat.extras import missing
 from usechat.integrations.ag_ui.thread import Thread, to_ag_ui
 from usechat.integrations.ag_ui.translator import AGUIError, AGUITranslator
+from usechat.integrations.edits import check_edits
 from usechat.protocol.messages import is_tool_call
 from usechat.protocol.sse import SseDecoder
 from usechat.turns.chat import Approval, Chat
@@ -92,8 +93,9 @@ class AGUIAgent:
         """Say whether the agent waits for these answers, and hand to `run` whether messages were replaced.
 
         Raises:
-            RequestError: It does not, or waits for others, too.
+            RequestError: It does not, or waits for others, too, or an edit is no object.
         """
+        check_edits(pending.approvals)
         kept = pending.state
         thread = Thread(cast("dict[str, Any]", kept)) if isinstance(kept, dict) else None
         if thread is not None and pending.approvals:
@@ -202,7 +204,8 @@ def _resume(chat: Chat, thread: Thread) -> list[dict[str, Any]]:
     said = chat.request.body.get("resume")
     given = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
     for interrupt_id in thread.interrupts:
-        if interrupt_id in given:
+        # A call is only answered by its approval, which the message shows.
+        if interrupt_id in given and interrupt_id in questions:
             entries[interrupt_id] = _answer(given[interrupt_id])
         elif questions == [interrupt_id] and chat.continues is None:
             entries[interrupt_id] = _answer(chat.text)

@@ -26,7 +26,9 @@ from usechat.errors import AgentError
 from usechat.extras import missing
 from usechat.integrations.agno.messages import to_agno
 from usechat.integrations.agno.translator import AgnoTranslator, answer_id, field, kind_of
+from usechat.integrations.edits import check_edits
 from usechat.turns.chat import Approval, Chat, ToolAnswer
+from usechat.turns.pending import PendingTurn
 
 __all__ = ["AgnoAgent"]
 
@@ -40,6 +42,7 @@ _NO_DATABASE: Final = (
     "This Agno agent waits for the user, and nothing keeps its run until the answer: give the agent a db, or serve it "
     "with chats in memory or in a database."
 )
+_SAME_IDS: Final = "Two calls have the same id, so neither can be answered. Send your message again."
 _QUESTIONS: Final = ("get_user_input", "ask_user")
 _REFUSED: Final = "The user refused this call."
 
@@ -74,6 +77,14 @@ class AgnoAgent:
     def translator(self, chat: Chat) -> AgnoTranslator:
         ended = (_ended(answer) for answer in chat.approvals)
         return AgnoTranslator([end for end in ended if end is not None])
+
+    async def admit(self, pending: PendingTurn) -> None:
+        """Check the answers to approvals.
+
+        Raises:
+            RequestError: An edit is no object.
+        """
+        check_edits(pending.approvals)
 
     async def run(self, chat: Chat) -> AsyncGenerator[_Event, None]:
         """Run the agent with the new message, or let its run go on with the user's answers.
@@ -160,6 +171,10 @@ class AgnoAgent:
             deleted = agent.db.delete_runs(after)
             if isawaitable(deleted):
                 await deleted
+        # Agno's history leaves out runs that wait, failed or were stopped, and what their tools have done.
+        ended = (run for run in runs if run.run_id in kept and not run.parent_run_id)
+        if any(run.status != "COMPLETED" for run in ended if chat.continues is None or run.run_id != last):
+            return False
         return last is not None or len(chat.messages) == 1
 
     async def _runs(self, chat: Chat) -> list[Any]:
@@ -176,6 +191,7 @@ class AgnoAgent:
             runs = [] if self._agent.db is None else await self._runs(chat)
         for run in reversed(runs):
             if answered & {answer_id(requirement) for requirement in run.requirements or ()}:
+                _check_ids(run)
                 # Agno shares the runs of a session between those who read it.
                 return _joined(copy.deepcopy(run))
         raise AgentError(_NOT_WAITING)
@@ -208,6 +224,17 @@ def _set_state(chat: Chat, state: Any) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _check_ids(run: Any) -> None:
+    """Refuse a run in which two calls have the same id: the user has seen only one of them.
+
+    Raises:
+        AgentError: They have.
+    """
+    for ids in (list(map(answer_id, run.requirements or ())), [tool.tool_call_id for tool in run.tools or ()]):
+        if len(set(ids)) < len(ids):
+            raise AgentError(_SAME_IDS)
 
 
 def _joined(run: Any) -> Any:

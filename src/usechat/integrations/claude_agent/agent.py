@@ -16,6 +16,7 @@ from usechat.errors import AgentError, RequestError, UsechatError
 from usechat.extras import missing
 from usechat.integrations.claude_agent.approvals import Approve, Gate
 from usechat.integrations.claude_agent.translator import ClaudeTranslator, kind_of, raw_of
+from usechat.integrations.edits import check_edits
 from usechat.models import to_anthropic
 from usechat.models.decoders import field_of
 from usechat.protocol.messages import UIMessage
@@ -80,8 +81,9 @@ class ClaudeAgent:
         """Whether the session is to go back, because messages of the chat are replaced.
 
         Raises:
-            RequestError: The call that is answered does not wait.
+            RequestError: The call that is answered does not wait, or an edit is no object.
         """
+        check_edits(pending.approvals)
         # Without a history on the server there is no state.
         waits = [field_of(pending.state, "waits")] if pending.state is not None else []
         if waits and any(approval.call_id not in waits for approval in pending.approvals):

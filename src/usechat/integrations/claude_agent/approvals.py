@@ -7,6 +7,7 @@ connection after it reads everything from the session.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -15,6 +16,8 @@ from usechat.integrations.claude_agent.translator import ToolNames
 from usechat.turns.chat import Approval
 
 __all__ = ["Approve", "Gate"]
+
+_log = logging.getLogger("usechat")
 
 Approve: TypeAlias = Collection[str] | Callable[[str, Any], Any]
 """The names of the tools that wait for the user, or a function of a tool's name and input that says whether it does."""
@@ -28,6 +31,7 @@ _IN_SUB_AGENT: Final = (
     "what you wanted to do, so that the main agent can make the call."
 )
 _WENT_ON: Final = "This call was not carried out: the user approved nothing, and went on with another message."
+_UNDECIDED: Final = "This call was not carried out: whether it needs the user's approval could not be decided."
 _REFUSED: Final = "The user refused this call."
 # What the CLI says in the user's name when it goes on after a deferred call.
 _OWN_PROMPT: Final = "Continue from where you left off."
@@ -76,7 +80,13 @@ class Gate:
             self._asked.set()
             return self._settle(call_id or "")
         name = self._names.short(given["tool_name"])
-        if not self._waits(name, given):
+        try:
+            waits = self._waits(name, given)
+        # The CLI carries a call out if a hook fails.
+        except Exception:  # noqa: BLE001
+            _log.exception("`approve` failed, so the call of %s is refused", ascii(name))
+            return _decided("deny", permissionDecisionReason=_UNDECIDED)
+        if not waits:
             return {}
         if given.get("agent_id"):
             return _decided("deny", permissionDecisionReason=_IN_SUB_AGENT)

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from usechat.errors import AgentError
 from usechat.extras import missing
+from usechat.integrations.edits import check_edits
 from usechat.integrations.google_adk.session import (
     REASON,
     Kept,
@@ -20,6 +21,7 @@ from usechat.integrations.google_adk.session import (
 )
 from usechat.integrations.google_adk.translator import ADKTranslator
 from usechat.turns.chat import Chat
+from usechat.turns.pending import PendingTurn
 
 __all__ = ["ADKAgent"]
 
@@ -85,6 +87,14 @@ class ADKAgent:
         parts = () if chat.continues is None else chat.continues.parts
         others = [part["data"]["name"] for part in parts if part["type"] == "data-subagent"]
         return ADKTranslator(others, self._structured)
+
+    async def admit(self, pending: PendingTurn) -> None:
+        """Check the answers to approvals.
+
+        Raises:
+            RequestError: An edit is no object.
+        """
+        check_edits(pending.approvals, also="payload")
 
     async def run(self, chat: Chat) -> AsyncGenerator[Any, None]:
         """Run the agent with the new message, or let it go on with the user's answers.

@@ -19,6 +19,7 @@ from msgspec import structs
 from usechat.errors import AgentError
 from usechat.events import Translator
 from usechat.extras import missing
+from usechat.integrations.edits import check_edits
 from usechat.integrations.event_queue import EventQueue
 from usechat.integrations.openai_agents.translator import OpenAIAgentsTranslator
 from usechat.models import to_openai_responses
@@ -26,11 +27,13 @@ from usechat.models.decoders import field_of
 from usechat.protocol.messages import UIMessage
 from usechat.protocol.model_messages import to_model_messages
 from usechat.turns.chat import Chat
+from usechat.turns.pending import PendingTurn
 
 __all__ = ["OpenAIAgent", "show_subagent"]
 
 _FLOOR: Final = (0, 17)
 _RUN_IS_GONE: Final = "No run waits for this approval. Send your message again."
+_SAME_IDS: Final = "Two calls that wait have the same id, so neither can be answered. Send your message again."
 _REFUSED: Final = "The user refused this call. Their reason: {}"
 
 _shown: ContextVar[EventQueue[Any]] = ContextVar("usechat_openai_agents")
@@ -74,6 +77,14 @@ class OpenAIAgent:
             handoffs={name for agent in agents for name in _handoff_names(agent)},
             structured={agent.name for agent in agents if _is_structured(agent)},
         )
+
+    async def admit(self, pending: PendingTurn) -> None:
+        """Check the answers to approvals.
+
+        Raises:
+            RequestError: An edit is no object.
+        """
+        check_edits(pending.approvals)
 
     async def run(self, chat: Chat) -> AsyncGenerator[Any, None]:
         """Run the agent that has the conversation, or let a run go on with the user's answers.
@@ -188,9 +199,11 @@ class OpenAIAgent:
         state = await sdk.RunState.from_json(self._agent, saved, context_override=sdk.RunContextWrapper(context))
         waiting = state.get_interruptions()
         for approval in chat.approvals:
-            item = next((item for item in waiting if _is_same(item.raw_item, approval.call_id)), None)
-            if item is None:
-                raise AgentError(_RUN_IS_GONE)
+            found = [item for item in waiting if _is_same(item.raw_item, approval.call_id)]
+            # Some providers count the ids of calls anew in each answer, so that a sub-agent may have the same one.
+            if len(found) != 1:
+                raise AgentError(_SAME_IDS if found else _RUN_IS_GONE)
+            item = found[0]
             if approval.approved:
                 state.approve(item)
             else:
