@@ -85,6 +85,12 @@ def test_a_turn_of_v2_is_ours_where_no_prompt_is_echoed() -> None:
     assert kinds(tracker, {"type": "complete", "turnId": "t-1"}) == ["ended"]
 
 
+def test_what_a_lost_runner_still_says_is_not_ours_before_our_echo() -> None:
+    tracker = sent(init(queued=1))
+    assert kinds(tracker, audit("user.abort"), {"type": "aborted"}, {"type": "complete"}, COMPLETE) == ["other"] * 4
+    assert kinds(tracker, echo(), THINKING, begin(), COMPLETE) == ["other", "began", "ours", "ended"]
+
+
 def test_an_error_before_any_echo_is_ours_unless_the_socket_greeted() -> None:
     error = {"type": "error", "messageId": "e-1", "error": "boom"}
     assert kinds(sent(), error) == ["ended"]

@@ -13,7 +13,8 @@ the session's queue as the frames describe it (`SessionQueue`), with our prompt 
   channel while another prompt was only guessed to run.
 - A prompt that is collected goes back from undecided to sent. The echo of all collected prompts as one is then ours.
 - The end of the session leads from every state but unsent to ended, and an error about our prompt from sent to ended.
-- Where V2 frames come without an echo of any prompt, the first of them leads from sent to running.
+- Where V2 frames come without an echo of any prompt, the first of them leads from sent to running; but not if the
+  socket was greeted with prompts that run or wait.
 - While ours runs and has no turn yet, signs of work on another channel make that channel its `rival`. If a turn begins
   there, or the prompt that ran is over, it was the rival's, and ours is undecided or queued as before: of two prompts
   of the same second, either may come first.
@@ -120,10 +121,12 @@ class PromptTracker:
     def _take_unechoed(self, frame: f.SessionFrame) -> None:
         """Take the turn for ours where V2 frames come without an echo of any prompt."""
         match frame.says:
-            case f.Prompted() | f.Queued() | f.Dequeued() | f.Opened(busy=True):
+            case f.Prompted() | f.Queued() | f.Dequeued():
                 self._is_bare = False
-            case f.Opened():
+            case f.Opened(busy=busy, queued=queued):
                 self._is_greeted = True
+                # A prompt that waits while none runs has lost its runner, whose last frames are still to come.
+                self._is_bare = not (busy or queued)
             case says if self._sent and self._text is not None:
                 # An error has no vocabulary, but a socket that greets also echoes before it has an error.
                 is_early_error = isinstance(says, f.Failed) and says.by == "agent" and not self._is_greeted
