@@ -18,7 +18,9 @@ def check_edits(approvals: Iterable[Approval], *, also: str = "") -> None:
         RequestError: One of them is none.
     """
     for approval in approvals:
-        if not (also and isinstance(approval.extra, dict) and also in approval.extra and "input" not in approval.extra):
+        extra: Any = approval.extra
+        is_other = bool(also) and isinstance(extra, dict) and also in extra and "input" not in extra
+        if not is_other:
             edited_input(approval)
 
 

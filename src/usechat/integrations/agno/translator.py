@@ -28,6 +28,8 @@ SIGNED: Final = ("signature", "reasoning_output")
 """What Anthropic, and OpenAI with `store=False`, want back of their reasoning, as Agno names it."""
 
 _FAILED: Final = "The agent failed."
+# Agno gives the text of the exception, which is for the model and the log.
+_TOOL_FAILED: Final = "The tool failed."
 _INTERRUPTED: Final = "The run was interrupted."
 _STATUS: Final[dict[str, Literal["running", "done", "failed", "waiting"]]] = {
     "RunCompleted": "done",
@@ -109,7 +111,7 @@ class AgnoTranslator:
         tool = field(event, "tool")
         call_id, name, result = field(tool, "tool_call_id"), field(tool, "tool_name"), field(tool, "result")
         if field(tool, "tool_call_error"):
-            yield e.ToolError(call_id, str(result or _FAILED), name)
+            yield e.ToolError(call_id, _TOOL_FAILED, name)
         else:
             yield e.ToolResult(call_id, _value(result), name)
         yield from _files(field(event, "images") or (), "image/png")
@@ -117,7 +119,7 @@ class AgnoTranslator:
 
     def _tool_error(self, event: _Event) -> _Said:
         tool = field(event, "tool")
-        return (e.ToolError(field(tool, "tool_call_id"), str(field(event, "error") or _FAILED)),)
+        return (e.ToolError(field(tool, "tool_call_id"), _TOOL_FAILED),)
 
     def _used(self, event: _Event) -> _Said:
         used = [field(event, name) for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens")]

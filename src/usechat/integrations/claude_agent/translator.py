@@ -229,8 +229,9 @@ class ClaudeTranslator:
 def _ended(call_id: str, block: Any, about_agent: Any) -> e.ToolResult | e.ToolError:
     output = _output(field_of(block, "content"))
     if field_of(block, "is_error"):
-        # What a hook says of a call is about the call, and not about the hook.
-        return e.ToolError(call_id, _BY_HOOK.sub("", output) if isinstance(output, str) and output else _FAILED)
+        # What a hook says is meant for the user. Anything else may be the text of an exception, which is for the model.
+        by_hook = _BY_HOOK.match(output) if isinstance(output, str) else None
+        return e.ToolError(call_id, _FAILED if by_hook is None else by_hook.string[by_hook.end() :] or _FAILED)
     # The text of a sub-agent's call is full of rules for the model.
     match field_of(about_agent, "status"):
         case "async_launched":
